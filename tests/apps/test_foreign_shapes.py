@@ -86,7 +86,7 @@ def test_tasks_are_imported_before_the_application_is_finalized(tmp_path: Path, 
     write(tmp_path / "shop", **DJANGO)
     (tmp_path / "Procfile").write_text("worker: celery -A shop worker -B\n")
     found = judged(doctor(tmp_path, "-A", "shop", "--format", "json", *options))
-    assert 1 == found["tasks"]
+    assert found["tasks"] == 1
     assert "RPT603" in {one["rule"] for one in found["findings"]}
 
 
@@ -108,8 +108,8 @@ def test_an_application_that_is_installed_is_judged(tmp_path: Path) -> None:
     python = str(place / "bin/python")
     (tmp_path / "empty").mkdir()
     found = judged(doctor(tmp_path / "empty", "-A", "shop.cli.worker:app", "--format", "json", python=python))
-    assert 1 == found["tasks"]
-    assert ["CELERY_BEAT_DEAD_FILE"] == [one["setting"] for one in found["findings"] if one["rule"] == "RPT525"]
+    assert found["tasks"] == 1
+    assert [one["setting"] for one in found["findings"] if one["rule"] == "RPT525"] == ["CELERY_BEAT_DEAD_FILE"]
     # an operator's own module, which only imports it
     (tmp_path / "empty" / "ours.py").write_text("from shop.cli.worker import app\n")
     again = judged(doctor(tmp_path / "empty", "-A", "ours", "--format", "json", python=python))
@@ -136,6 +136,6 @@ def test_without_an_application_none_is_judged(tmp_path: Path, files: dict[str, 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     found = doctor(tmp_path)
-    assert 2 == found.returncode
+    assert found.returncode == 2
     assert f"error: no application is named, by -A or WORKER_APP\nhint: {hint}\n" == found.stderr
     assert not found.stdout

@@ -64,7 +64,7 @@ def doctor(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 )
 def test_a_module_that_cannot_be_read(tmp_path: Path, text: str) -> None:
     (tmp_path / "views.py").write_text(text)
-    assert () == tuple(call.countdown_s for call in read(tmp_path).calls if call.countdown_s)
+    assert tuple(call.countdown_s for call in read(tmp_path).calls if call.countdown_s) == ()
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 )
 def test_a_start_file_that_is_odd(tmp_path: Path, text: str) -> None:
     (tmp_path / "compose.yaml").write_text(text)
-    assert () == read_deployment(tmp_path, ()).beats
+    assert read_deployment(tmp_path, ()).beats == ()
 
 
 @pytest.mark.parametrize("address", [";", [""], 5, b"redis://h", {"a": 1}, object()])
@@ -99,19 +99,19 @@ def test_an_address_that_is_none(address: object) -> None:
 
 def test_a_redis_behind_a_socket() -> None:
     (server,) = endpoints(f"redis+socket://:{PLANTED}@/tmp/redis.sock?virtual_host=2")
-    assert (BrokerKind.REDIS, "/tmp/redis.sock", "2", True) == (server.kind, server.host, server.path, server.is_local)
+    assert (server.kind, server.host, server.path, server.is_local) == (BrokerKind.REDIS, "/tmp/redis.sock", "2", True)
     assert PLANTED not in f"{server} {server!r}"
 
 
 @pytest.mark.parametrize("backend", ["django-db", "rpc", "disabled", "cache+memory://"])
 def test_a_result_backend_that_is_no_server(backend: str) -> None:
     found = judge(facts(redis(result_backend=backend)), "RPT401")
-    assert () == found.findings
+    assert found.findings == ()
 
 
 def test_tls_options_are_no_wrong_kind_of_value() -> None:
     options = {"ssl_cert_reqs": 2, "ssl_certfile_password": PLANTED}
-    assert () == judge(facts(redis(broker_use_ssl=options)), "RPT512").findings
+    assert judge(facts(redis(broker_use_ssl=options)), "RPT512").findings == ()
     (one,) = judge(facts({**GOOD_RABBITMQ, "broker_use_ssl": [PLANTED, {"password": PLANTED}]}), "RPT512").findings
     assert PLANTED not in one.finding.message.partition(",")[2]
 
@@ -125,7 +125,7 @@ def test_what_only_looks_like_celery(tmp_path: Path, call: str) -> None:
         f"class Reject(Exception): ...\ndef view(element, timer, token):\n    x.apply_async()\n    {call}\n"
     )
     found = read(tmp_path)
-    assert ((), (), ()) == (found.rejects, found.revokes, tuple(one for one in found.calls if one.countdown_s))
+    assert (found.rejects, found.revokes, tuple(one for one in found.calls if one.countdown_s)) == ((), (), ())
     assert not any(one.priority for one in found.calls)
 
 
@@ -143,8 +143,8 @@ def test_a_class_that_raises_when_looked_at_is_one_clear_error(tmp_path: Path) -
     )
     for arguments in ((), ("--format", "sarif")):
         found = doctor(tmp_path, *arguments)
-        assert 7 == found.returncode
-        assert 1 == found.stderr.count("error: ")
+        assert found.returncode == 7
+        assert found.stderr.count("error: ") == 1
         assert "Traceback" not in found.stderr
         assert PLANTED not in found.stdout + found.stderr
 
@@ -170,7 +170,7 @@ def test_sarif_of_files_with_odd_names(tmp_path: Path) -> None:
 def test_an_invalid_target(tmp_path: Path, target: str, said: str) -> None:
     (tmp_path / "shop.py").write_text(APP)
     found = doctor(tmp_path, "--target", target)
-    assert 2 == found.returncode
+    assert found.returncode == 2
     assert f"error: --target: {said}" in found.stderr
     assert "hint: Write it as redis://" in found.stderr
 
@@ -178,7 +178,7 @@ def test_an_invalid_target(tmp_path: Path, target: str, said: str) -> None:
 def test_a_broker_that_repot_does_not_know_is_judged_on_one_it_does(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(APP.replace("redis://localhost/0", "sqs://"))
     found = doctor(tmp_path)
-    assert 2 == found.returncode
+    assert found.returncode == 2
     assert "--target amqp://" in found.stderr
     assert "shop on RabbitMQ" in doctor(tmp_path, "--target", "amqp://shop:pw@localhost//").stdout
 

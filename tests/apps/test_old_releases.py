@@ -132,7 +132,7 @@ def test_what_it_says_to_write_exists_in_the_release(shop: Path, release: str) -
 def test_a_target_is_judged_with_the_release_that_goes_there(shop: Path, release: str) -> None:
     found = judge(shop, release, REDIS, "--target", RABBITMQ)
     assert {"RPT204", "RPT112"} <= {rule for rule, _ in found.findings}
-    assert "Redis" == found.report["broker"]["moved_from"]
+    assert found.report["broker"]["moved_from"] == "Redis"
     assert PLANTED not in found.printed
 
 
@@ -142,7 +142,7 @@ def test_a_project_in_a_namespace_is_read(tmp_path: Path, release: str) -> None:
     shutil.copytree(ROOT / "tests/tutorial_apps/django_namespace", tmp_path, dirs_exist_ok=True)
     found = judge(tmp_path, release, REDIS)
     assert ("RPT219", f"{OPTIONS}.claim") in found.findings
-    assert 4 <= found.report["tasks"]
+    assert found.report["tasks"] >= 4
 
 
 #: A project of Django's own making, in which a worker opens a transaction for each request.
@@ -175,13 +175,13 @@ def test_a_django_project_is_read_with_its_settings_and_its_installed_applicatio
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     found = judge(tmp_path, release, REDIS)
-    assert 1 == found.report["tasks"]
+    assert found.report["tasks"] == 1
     assert ("RPT201", "orders.tasks.bill") in found.findings
     (failed,) = [one for one in found.report["findings"] if one["rule"] == "RPT202"]
     # one setting for failures and timeouts, whose default is to acknowledge
-    assert "is acknowledged when it fails; its failure is not stored" == failed["message"]
+    assert failed["message"] == "is acknowledged when it fails; its failure is not stored"
     (sent,) = [one for one in found.report["findings"] if one["rule"] == "RPT220"]
-    assert ("orders/views.py", 3) == (sent["file"], sent["line"])
+    assert (sent["file"], sent["line"]) == ("orders/views.py", 3)
     assert PLANTED not in found.printed
 
 

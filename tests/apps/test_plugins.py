@@ -53,7 +53,7 @@ def repot(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_rule_of_a_plugin_is_one_like_any_other(tmp_path: Path) -> None:
     installed(tmp_path, RULES.format(id="SHOP1"))
     found = repot(tmp_path, "-A", "shop", "--select", "SHOP", "--fail-on", "warning")
-    assert 4 == found.returncode, found.stderr
+    assert found.returncode == 4, found.stderr
     assert "warning SHOP1  A bill without a queue of its own" in found.stdout
     assert "shop.bill: goes to 'celery'  (shop.py:5)" in found.stdout
     assert "SHOP1" in repot(tmp_path, "rules").stdout
@@ -62,14 +62,14 @@ def test_a_rule_of_a_plugin_is_one_like_any_other(tmp_path: Path) -> None:
 
 def test_a_plugin_that_cannot_be_loaded_is_one_clear_error(tmp_path: Path) -> None:
     found = repot(installed(tmp_path, "import no_such_module"), "-A", "shop")
-    assert 2 == found.returncode
+    assert found.returncode == 2
     assert "error: the rules of the plugin 'shop' (shop_rules) cannot be loaded: No module named" in found.stderr
     assert "Traceback" not in found.stderr
 
 
 def test_a_plugin_takes_no_id_of_ours(tmp_path: Path) -> None:
     found = repot(installed(tmp_path, RULES.format(id="RPT101")), "-A", "shop")
-    assert 2 == found.returncode
+    assert found.returncode == 2
     assert "error: the plugin 'shop' has a rule RPT101, which exists already" in found.stderr
 
 
@@ -80,8 +80,8 @@ def test_the_rule_of_the_author_page_runs(tmp_path: Path) -> None:
     directory = installed(tmp_path, example)
     (directory / "shop.py").write_text(APP.replace('"shop.bill"', '"reports.monthly"'))
     found = repot(directory, "-A", "shop", "--select", "SHOP1")
-    assert 4 == found.returncode, found.stderr
+    assert found.returncode == 4, found.stderr
     assert "error   SHOP1  A report shares its queue" in found.stdout
     assert "reports.monthly: goes to 'celery'  (shop.py:5)" in found.stdout
     (directory / "shop.py").write_text(APP)
-    assert 0 == repot(directory, "-A", "shop", "--select", "SHOP1").returncode
+    assert repot(directory, "-A", "shop", "--select", "SHOP1").returncode == 0

@@ -905,9 +905,9 @@ def test_planted_mistakes_are_found(judged: Judge, variant: Variant) -> None:
     plain = judged(Variant(variant.shape))
     expected = [plant.expected for plant in variant.plants]
     shown = [(one["rule"], one["task"] or one["setting"], one["file"], found.line(one)) for one in found.findings]
-    assert [] == [one for one in expected if not found.says(one)], shown
-    assert [] == [one for one in expected if plain.says(one)]
-    assert 4 == found.exit_code or "error" not in {one["severity"] for one in found.findings}
+    assert [one for one in expected if not found.says(one)] == [], shown
+    assert [one for one in expected if plain.says(one)] == []
+    assert found.exit_code == 4 or "error" not in {one["severity"] for one in found.findings}
 
 
 def test_enough_mistakes_are_planted() -> None:
@@ -917,12 +917,12 @@ def test_enough_mistakes_are_planted() -> None:
 @pytest.mark.parametrize("variant", GOOD, ids=str)
 def test_a_good_configuration_is_silent(judged: Judge, variant: Variant) -> None:
     found = judged(variant)
-    assert 0 == found.exit_code, found.stderr
+    assert found.exit_code == 0, found.stderr
     # what only a worker that repot configures can change
-    assert [] == [one for one in found.findings if one["rule"] != "RPT219"]
-    assert [] == [
+    assert [one for one in found.findings if one["rule"] != "RPT219"] == []
+    assert [
         one for one in found.report["not_judged"] if one["remedy"] != "Add --live." and "worker" not in one["reason"]
-    ]
+    ] == []
 
 
 def test_every_shape_is_judged_as_written_with_mistakes_and_good() -> None:
@@ -1063,7 +1063,7 @@ def test_an_application_that_cannot_be_used_is_one_error(
     assert exit_code == found.returncode
     assert says in found.stderr
     starts = [line.partition(":")[0] for line in found.stderr.splitlines()]
-    assert (1, 1) == (starts.count("error"), starts.count("hint")), found.stderr
+    assert (starts.count("error"), starts.count("hint")) == (1, 1), found.stderr
     assert "Traceback" not in found.stderr
     assert PLANTED not in found.stderr
     assert not found.stdout

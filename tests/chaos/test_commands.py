@@ -31,12 +31,12 @@ def test_a_run_prints_data_to_stdout_and_messages_to_stderr(own_directory: Path)
         data, talk = process.communicate(timeout=200)
     assert process.returncode == 0, talk
     (result,) = check("chaos run", data)["results"]
-    assert ("connection-reset", True) == (result["cell"]["scenario"], result["cell"]["guard"])
+    assert (result["cell"]["scenario"], result["cell"]["guard"]) == ("connection-reset", True)
     assert "connection-reset/redis-brpop/guarded: redelivered" in talk
     assert "<!doctype html>" in (own_directory / "page.html").read_text()
     wait_until(lambda: not processes_of(own_directory), within_s=15, what="every process is gone")
     left = [path.name for path in own_directory.iterdir() if not path.name.startswith(".")]
-    assert ["junit.xml", "matrix.md", "page.html"] == sorted(left)
+    assert sorted(left) == ["junit.xml", "matrix.md", "page.html"]
 
     (own_directory / "run.json").write_text(data)
     with start(own_directory, "chaos", "report", "run.json", "--html", "again.html") as process:
@@ -80,11 +80,11 @@ def test_an_interrupted_run_prints_its_results(
     if form:
         found = check("chaos run", data)
         assert found["interrupted"] is True
-        assert ["no-fault"] == [result["cell"]["scenario"] for result in found["results"]]
+        assert [result["cell"]["scenario"] for result in found["results"]] == ["no-fault"]
     else:
         assert re.search(r"no-fault .*\bok\b", data), data
     wait_until(lambda: not processes_of(own_directory), within_s=15, what="every process is gone")
-    assert [] == [path.name for path in own_directory.iterdir() if not path.name.startswith(".")]
+    assert [path.name for path in own_directory.iterdir() if not path.name.startswith(".")] == []
 
 
 def test_up_runs_until_a_signal(own_directory: Path) -> None:
@@ -107,8 +107,8 @@ def test_up_starts_some_servers_only(own_directory: Path) -> None:
         process.send_signal(signal.SIGINT)
         printed, talk = process.communicate(timeout=30)
     assert process.returncode == 0, talk
-    assert ["REDIS_URL", "REDIS_RESULTS_URL"] == re.findall(r"(?m)^(\w+)=", (own_directory / "servers.env").read_text())
-    assert ["WORKER_BROKER_URL", "WORKER_RESULT_BACKEND"] == re.findall(r"(?m)^export (\w+)=", printed)
+    assert re.findall(r"(?m)^(\w+)=", (own_directory / "servers.env").read_text()) == ["REDIS_URL", "REDIS_RESULTS_URL"]
+    assert re.findall(r"(?m)^export (\w+)=", printed) == ["WORKER_BROKER_URL", "WORKER_RESULT_BACKEND"]
     assert "RabbitMQ" not in printed + talk
     wait_until(lambda: not processes_of(own_directory), within_s=15, what="every process is gone")
 

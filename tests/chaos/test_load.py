@@ -113,17 +113,17 @@ def test_early_acks_lose_what_a_killed_worker_runs(directory: Path, server: Serv
     faults = ("--fault", "killed-running", "--faults-every", "1s", "--ledger", "cat ledger")
     forms = ("--junit", "junit.xml", "--sarif", "load.sarif")
     found = Load(directory, "amqp-stock" if server else "redis-stock", *tasks, *faults, *forms, server=server)
-    assert 4 == found.code, found.said
+    assert found.code == 4, found.said
     cases = ET.parse(directory / "junit.xml").iter("testcase")  # noqa: S314 - our own
-    (sent,) = (one for one in cases if "repot.chaos.load.sent" == one.get("classname"))
-    assert "busy.plain" == sent.get("name")
+    (sent,) = (one for one in cases if one.get("classname") == "repot.chaos.load.sent")
+    assert sent.get("name") == "busy.plain"
     assert sent.find("failure") is not None
     results = json.loads((directory / "load.sarif").read_text())["runs"][0]["results"]
     assert {"busy.py"} == {one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in results}
     done, report = ledger(directory), found.report
     assert set(done) <= found.ids()
     assert found.ids("lost") == found.ids() - set(done)
-    assert "cat ledger" == report["ledger"]
+    assert report["ledger"] == "cat ledger"
     assert report["sums"]["load"]["lost"] >= 1
     assert found.ids("duplicated") == {task for task, often in done.items() if often > 1}
     assert report["sent"] == sum(report["sums"]["load"].values())
@@ -136,7 +136,7 @@ def test_late_acks_and_a_guard_lose_and_double_nothing(directory: Path, server: 
     tasks = ("--task", "busy.guarded", "--arguments", "busy:order")
     faults = ("--fault", "killed-running", "--fault", "connection-reset", "--faults-every", "1s")
     found = Load(directory, "amqp-quorum" if server else "redis-hardened", *tasks, *faults, server=server)
-    assert 0 == found.code, found.said
+    assert found.code == 0, found.said
     assert found.report["windows"]
     done = ledger(directory)
     assert dict.fromkeys(done, 1) == dict(done)
@@ -156,7 +156,7 @@ def test_a_sample_is_recorded_and_nothing_is_taken(directory: Path, kind: str, r
             app.send_task("busy.mail", (number,), queue=queue, serializer=serializer)
     words = ("sample", "--app", "busy:app", "--queue", queue)
     found = command(directory, *words, WORKER_MANAGEMENT_URL=server.management_url)
-    assert 0 == found.returncode, found.stderr
+    assert found.returncode == 0, found.stderr
     assert [{"task": "busy.mail", "args": [number], "kwargs": {}} for number in (0, 1)] == [
         json.loads(line) for line in found.stdout.splitlines()
     ]
@@ -176,6 +176,6 @@ def test_a_sample_is_recorded_and_nothing_is_taken(directory: Path, kind: str, r
 def test_a_sample_is_replayed(directory: Path) -> None:
     (directory / "sample.jsonl").write_text('{"task": "busy.mail", "args": [1], "kwargs": {}}\n')
     found = Load(directory, "redis-stock", "--sample", "sample.jsonl", "--fault", "no-fault")
-    assert 0 == found.code, found.said
+    assert found.code == 0, found.said
     assert {"ok": found.report["sent"]} == found.report["sums"]["load"]
     assert found.ids() == set(ledger(directory))

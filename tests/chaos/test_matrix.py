@@ -139,17 +139,17 @@ def what_happened(result: Result) -> str:
 
 @pytest.mark.parametrize("case", SMOKE.cases, ids=lambda case: case.cell.name)
 def test_the_verdict_is_the_expected_one(smoke: Campaign, case: Case) -> None:
-    assert [] == [one.why for one in smoke.unmeasured if one.cell == case.cell]
+    assert [one.why for one in smoke.unmeasured if one.cell == case.cell] == []
     result = find(smoke, case.scenario.name, case.profile.name, guard=case.guard)
     assert str(result.expected) == str(result.verdict), what_happened(result)
     assert result.as_expected
-    assert "" == result.left
+    assert result.left == ""
 
 
 @pytest.mark.promise
 def test_the_demo_proves_its_statements(demo: Demo) -> None:
     """Run to its end, it shows the duplicate on both brokers, what moving fixes, and what only the guard fixes."""
-    assert 0 == demo.exit_code
+    assert demo.exit_code == 0
     counts = {heading: len(statements) for heading, statements in demo.statements.items()}
     assert counts == {
         "What moving to RabbitMQ fixes": 2,
@@ -159,8 +159,8 @@ def test_the_demo_proves_its_statements(demo: Demo) -> None:
         "What the atomic claim fixes on Redis": 1,
         "What waits is moved": 1,
     }
-    assert [] == [one["text"] for statements in demo.statements.values() for one in statements if not one["proved"]]
-    assert DEMO == {result.cell for result in demo.campaign.results}
+    assert [one["text"] for statements in demo.statements.values() for one in statements if not one["proved"]] == []
+    assert {result.cell for result in demo.campaign.results} == DEMO
 
 
 @pytest.mark.promise
@@ -277,7 +277,7 @@ def test_the_same_seed_sends_the_same_tasks(smoke: Campaign, more: Campaign) -> 
 def test_the_process_that_sends_for_all_experiments_records_nothing(smoke: Campaign) -> None:
     """Its events would be in the journal of the first experiment."""
     assert smoke.results
-    assert [] == [one for one in signals.before_task_publish.receivers if "repot-record" in str(one)]
+    assert [one for one in signals.before_task_publish.receivers if "repot-record" in str(one)] == []
 
 
 def test_a_case_without_a_verdict_keeps_its_logs_and_fails_the_run() -> None:

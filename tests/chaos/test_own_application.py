@@ -140,16 +140,17 @@ def test_a_users_task_is_tested_and_its_effects_are_counted(directory: Path) -> 
         directory, "killed-running", *SHOP, "--args", '["order-7"]', "--profile", "redis-stock", "--profile",
         "amqp-quorum", "--probe", "wc -l ledger", "--json",
     )  # fmt: skip
-    assert 4 == found.returncode, found.stderr
+    assert found.returncode == 4, found.stderr
     shown = tasks_under_test(found)
-    assert {"redis-stock": "lost", "amqp-quorum": "redelivered"} == {
-        name: one["verdict"] for name, one in shown.items()
+    assert {name: one["verdict"] for name, one in shown.items()} == {
+        "redis-stock": "lost",
+        "amqp-quorum": "redelivered",
     }
     for one in shown.values():
         # by probe and by signals
         assert one["effects"] == len(one["history"]["effects"])
     lines = (directory / "ledger").read_text().splitlines()
-    assert ["order-7"] == lines
+    assert lines == ["order-7"]
     assert len(lines) == sum(one["effects"] for one in shown.values())
     command = next(one["command"] for one in json.loads(found.stdout)["results"])
     assert """--app shop:app --task shop.charge --args '["order-7"]' --probe 'wc -l ledger'""" in command
@@ -159,7 +160,7 @@ def test_a_users_task_is_tested_and_its_effects_are_counted(directory: Path) -> 
 def test_a_task_that_never_reaches_the_phase_is_not_applicable(directory: Path) -> None:
     """It never retries."""
     found = run(directory, "retry-link-down", *SHOP, "--args", '{"order": 1}', "--profile", "redis-late", "--json")
-    assert 0 == found.returncode, found.stderr
+    assert found.returncode == 0, found.stderr
     (shown,) = check("chaos run", found.stdout)["unmeasured"]
     assert not shown["failed"]
     assert "retry-publish" in shown["why"]
@@ -170,9 +171,9 @@ def test_pools_that_an_application_created_on_import_do_not_reach_its_own_server
     found = run(
         directory, "no-fault", "--app", "eager:app", "--task", "shop.charge", "--profile", "redis-stock", "--json"
     )
-    assert 0 == found.returncode, found.stderr
+    assert found.returncode == 0, found.stderr
     (shown,) = tasks_under_test(found).values()
-    assert ["RETRY", "SUCCESS"] == [one["state"] for one in shown["history"]["runs"]]
+    assert [one["state"] for one in shown["history"]["runs"]] == ["RETRY", "SUCCESS"]
 
 
 def test_effects_are_counted_by_name_and_compared_with_what_is_expected(directory: Path) -> None:
@@ -182,14 +183,15 @@ def test_effects_are_counted_by_name_and_compared_with_what_is_expected(director
         directory, "no-fault", "killed-after-effect", "--app", "measured:app", "--task", "measured.pay", "--args",
         '["order-7"]', "--profile", "redis-late", *counts, "--json",
     )  # fmt: skip
-    assert 4 == found.returncode, found.stderr
+    assert found.returncode == 4, found.stderr
     report = check("chaos run", found.stdout)
     shown = {
         one["cell"]["scenario"]: next(task for task in one["task_results"] if task["role"] == "under test")
         for one in report["results"]
     }
-    assert {"no-fault": "ok", "killed-after-effect": "duplicated"} == {
-        name: one["verdict"] for name, one in shown.items()
+    assert {name: one["verdict"] for name, one in shown.items()} == {
+        "no-fault": "ok",
+        "killed-after-effect": "duplicated",
     }
     twice = [{"name": "payments", "happened": 2, "expected": 1}, {"name": "rows", "happened": 6, "expected": 3}]
     assert twice == shown["killed-after-effect"]["counted"]
@@ -214,7 +216,7 @@ ORDERS = ("--probe", "sh -c 'ls orders 2>/dev/null | wc -l'")
 def test_an_effect_that_overwrites_an_earlier_one_is_no_loss_and_the_way_out_is_named(directory: Path) -> None:
     """The second run of a cell has the arguments of the first one."""
     found = run(directory, *UPSERT, "--args", '["order-7"]', *ORDERS)
-    assert 1 == found.returncode, found.stdout
+    assert found.returncode == 1, found.stdout
     assert "an effect that overwrites an earlier one is not seen" in found.stderr
     assert "--arguments" in found.stderr
     assert "NOT AS EXPECTED" not in found.stdout
@@ -227,8 +229,8 @@ def test_each_run_of_a_cell_has_arguments_of_its_own_or_begins_with_nothing(
     directory: Path, given: tuple[str, ...]
 ) -> None:
     found = run(directory, *UPSERT, *given, *ORDERS, "--json")
-    assert 0 == found.returncode, found.stderr
-    assert ["ok", "ok"] == [one["found"] for one in json.loads(found.stdout)["results"]]
+    assert found.returncode == 0, found.stderr
+    assert [one["found"] for one in json.loads(found.stdout)["results"]] == ["ok", "ok"]
 
 
 def test_a_task_that_raises_has_failed_and_the_report_has_its_exception(directory: Path) -> None:
@@ -236,9 +238,9 @@ def test_a_task_that_raises_has_failed_and_the_report_has_its_exception(director
         directory, "no-fault", "--app", "measured:app", "--task", "measured.fail", "--args", '["order-7"]',
         "--profile", "redis-late", "--html", "page.html", "--junit", "junit.xml",
     )  # fmt: skip
-    assert 4 == found.returncode, found.stderr
+    assert found.returncode == 4, found.stderr
     first, *_ = found.stdout.splitlines()
-    assert "Only runs were counted: without a probe, an effect is a run whose function returned." == first
+    assert first == "Only runs were counted: without a probe, an effect is a run whose function returned."
     assert "failed" in found.stdout
     for text in (found.stdout, (directory / "page.html").read_text(), (directory / "junit.xml").read_text()):
         assert "ValueError: no card for order-7" in text
@@ -262,12 +264,12 @@ def test_an_external_broker_is_used_and_its_password_is_not_shown(directory: Pat
         directory, "no-fault", *SHOP, "--args", "[1]", "--broker-url", owned, "--profile", "redis-stock", "--json",
         "--html", "page.html", "--junit", "junit.xml",
     )  # fmt: skip
-    assert 0 == found.returncode, found.stderr
-    assert ["ok"] == [one["verdict"] for one in tasks_under_test(found).values()]
-    assert ["1"] == (directory / "ledger").read_text().split()
+    assert found.returncode == 0, found.stderr
+    assert [one["verdict"] for one in tasks_under_test(found).values()] == ["ok"]
+    assert (directory / "ledger").read_text().split() == ["1"]
     assert "Redis" not in found.stderr
     with Redis.from_url(owned) as client:
-        assert b"kept" == client.get("mine")
+        assert client.get("mine") == b"kept"
     for text in (
         found.stdout,
         found.stderr,
@@ -287,7 +289,7 @@ def test_no_queue_of_an_experiment_stays_on_an_external_rabbitmq(directory: Path
     before = queues()
     arguments = ("no-fault", "--broker-url", rabbitmq.url, "--profile", "amqp-quorum", "--guard", "on")
     found = run(directory, *arguments, WORKER_MANAGEMENT_URL=rabbitmq.management_url)
-    assert 0 == found.returncode, found.stderr
+    assert found.returncode == 0, found.stderr
     assert before == queues()
 
 
@@ -295,10 +297,10 @@ def test_the_environment_names_the_management_api_of_an_external_broker(director
     """Once the API answers, only the profile is wrong."""
     arguments = ("no-fault", "--broker-url", rabbitmq.url, "--profile", "redis-stock")
     found = run(directory, *arguments, WORKER_MANAGEMENT_URL="http://127.0.0.1:1")
-    assert 3 == found.returncode
+    assert found.returncode == 3
     assert "http://127.0.0.1:1 did not answer" in found.stderr
     found = run(directory, *arguments, WORKER_MANAGEMENT_URL=rabbitmq.management_url)
-    assert 2 == found.returncode
+    assert found.returncode == 2
     assert "leave nothing to run" in found.stderr
 
 
@@ -326,14 +328,14 @@ def test_an_impossible_run_is_one_error_and_one_hint(directory: Path, name: str)
     found = run(directory, "killed-running", *arguments)
     assert code == found.returncode, found.stderr
     assert text in found.stderr
-    assert ["error", "hint"] == [line.partition(":")[0] for line in found.stderr.splitlines()]
+    assert [line.partition(":")[0] for line in found.stderr.splitlines()] == ["error", "hint"]
     assert PLANTED not in found.stdout + found.stderr
     assert not found.stdout
 
 
 def test_an_external_broker_is_not_harmed(directory: Path, redis: Server) -> None:
     found = run(directory, "broker-killed", "--broker-url", redis.url)
-    assert 2 == found.returncode
+    assert found.returncode == 2
     assert "broker-killed would harm the broker" in found.stderr
 
 
@@ -349,7 +351,7 @@ def test_a_host_beyond_loopback_is_not_contacted_unless_it_is_named(directory: P
         found = run(directory, "no-fault", "--broker-url", url)
         with pytest.raises(BlockingIOError):
             server.accept()
-    assert 2 == found.returncode
+    assert found.returncode == 2
     assert f"--allow-host {beyond[0]}" in found.stderr
     assert PLANTED not in found.stderr
-    assert 3 == run(directory, "no-fault", "--broker-url", url, "--allow-host", beyond[0]).returncode
+    assert run(directory, "no-fault", "--broker-url", url, "--allow-host", beyond[0]).returncode == 3

@@ -158,7 +158,7 @@ def test_a_name_that_nobody_knows_ends_the_collection(project: pytest.Pytester, 
     project.makepyfile(f"import pytest\n\n@pytest.mark.{mark}\ndef test_it(chaos): ...\n")
     for processes in ("0", "1"):
         found = project.runpytest_subprocess("--numprocesses", processes)
-        assert pytest.ExitCode.OK != found.ret
+        assert found.ret != pytest.ExitCode.OK
         found.assert_outcomes(errors=1)
         found.stdout.fnmatch_lines([words, "hint: Did you mean *"])
         assert "Traceback" not in found.stderr.str() + found.stdout.str()
@@ -251,7 +251,7 @@ def test_a_session_that_is_killed_leaves_nothing(own_directory: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=10)
         wait_until(lambda: not processes_of(own_directory), within_s=20, what="every process is gone")
-    assert [] == list(own_directory.glob("repot-*"))
+    assert list(own_directory.glob("repot-*")) == []
 
 
 COUNTED = """

@@ -46,7 +46,7 @@ def reader(browser: Remote, page: Path) -> Reader:
     """The page in the browser, without an error in the console."""
     found = Reader(browser, page.as_uri())
     found.opens()
-    assert [] == found.complaints
+    assert found.complaints == []
     return found
 
 
@@ -62,12 +62,12 @@ def test_a_click_in_the_matrix_opens_details_in_view(reader: Reader, width: int,
     top = reader.asks("arguments[0].querySelector('summary').getBoundingClientRect().top", details)
     assert 0 <= top < height / 2
     names = [text.text for text in details.find_elements(By.CSS_SELECTOR, ".timeline .name text")]
-    assert ["sender", "target", "control", "log"] == names
+    assert names == ["sender", "target", "control", "log"]
     for kind, number in ((".lane", 4), (".fault", 2), (".run", 7), (".effect use", 7), (".again use", 1)):
         sizes = [one.rect for one in details.find_elements(By.CSS_SELECTOR, f".timeline {kind}")]
         assert number == len(sizes), kind
         assert all(size["width"] > 1 and size["height"] > 1 for size in sizes), kind
-    assert [] == reader.complaints
+    assert reader.complaints == []
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -83,11 +83,11 @@ def test_nothing_is_cut_off(reader: Reader, width: int, height: int) -> None:
             return own.left < room.left - 1 || own.right > room.right + 1 || own.bottom > room.bottom + 1;
         }).map((text) => text.textContent);
     })"""
-    assert [] == reader.asks(outside)
+    assert reader.asks(outside) == []
     too_wide = """[...document.querySelectorAll('.matrix td *, .matrix th *, summary, .log li, .command, .counts li')]
         .filter((one) => one.scrollWidth > one.clientWidth + 1 && one.clientWidth > 1
             && !one.classList.contains('away')).map((one) => one.textContent)"""
-    assert [] == reader.asks(too_wide)
+    assert reader.asks(too_wide) == []
 
 
 def test_labels_do_not_overlap(reader: Reader) -> None:
@@ -100,7 +100,7 @@ def test_labels_do_not_overlap(reader: Reader) -> None:
             one.left < other.right && other.left < one.right && one.top + 2 < other.bottom && other.top + 2 < one.bottom
         ).map(([other]) => `${name} / ${other}`));
     })"""
-    assert [] == reader.asks(meeting)
+    assert reader.asks(meeting) == []
 
 
 def test_the_filter(reader: Reader) -> None:
@@ -116,12 +116,12 @@ def test_the_filter(reader: Reader) -> None:
     assert len(reader.shown("details.cell")) == len(reader.all("details.cell[data-bad]"))
     reader.clicks("input[value='']")
     reader.one("input[type=search]").send_keys("SIGKILL")
-    assert ["worker-killed"] == [row.text for row in reader.shown(".matrix tbody th a")]
-    assert ["worker-killed"] == [section.get_attribute("aria-labelledby") for section in reader.shown(".scenario")]
-    assert "1 of 5 scenarios" == reader.one("output").text
+    assert [row.text for row in reader.shown(".matrix tbody th a")] == ["worker-killed"]
+    assert [section.get_attribute("aria-labelledby") for section in reader.shown(".scenario")] == ["worker-killed"]
+    assert reader.one("output").text == "1 of 5 scenarios"
     reader.one("input[type=search]").send_keys(Keys.CONTROL + "a", Keys.DELETE)
     assert everything == len(reader.shown("details.cell"))
-    assert [] == reader.complaints
+    assert reader.complaints == []
 
 
 def test_a_filtered_cell_can_be_opened(reader: Reader) -> None:
@@ -147,7 +147,7 @@ def test_by_keyboard(reader: Reader) -> None:
     reader.asks("document.querySelector('.matrix').focus()")
     for _ in range(3):
         reader.browser.switch_to.active_element.send_keys(Keys.TAB)
-    assert "#ack-cut/redis-stock/guarded" == reader.asks("document.activeElement.getAttribute('href')")
+    assert reader.asks("document.activeElement.getAttribute('href')") == "#ack-cut/redis-stock/guarded"
     reader.browser.switch_to.active_element.send_keys(Keys.ENTER)
     assert reader.one("[id='ack-cut/redis-stock/guarded']").is_displayed()
 
@@ -165,7 +165,7 @@ def test_a_log_cannot_run_a_script(reader: Reader) -> None:
     reader.clicks(f".matrix a[href='{DETAILS}']")
     assert "<script>document.title = 'planted'" in reader.one(".cell[open] .log").text
     assert "planted" not in reader.browser.title
-    assert 1 == len(reader.all("script"))
+    assert len(reader.all("script")) == 1
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

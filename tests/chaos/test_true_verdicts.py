@@ -120,22 +120,22 @@ def test_children_that_two_runs_have_sent_are_twice(directory: Path) -> None:
     A guard with a key of its arguments prevents the second payment, which is not lost.
     """
     found = run(directory, "killed-before-ack", "shop.checkout", "--args", '["o"]', profile="amqp-late")
-    assert "duplicated, children duplicated" == found.verdict
+    assert found.verdict == "duplicated, children duplicated"
     verdicts = {name: {one["verdict"] for one in found.tasks("child") if one["name"] == name} for name in PAID}
     assert "duplicated" in verdicts["shop.mail"]
     assert verdicts["shop.pay"] <= {"ok", "redelivered"}
-    assert ["checkout o", "checkout o", "mail o", "mail o", "payment o"] == ledger(directory, "shop")
+    assert ledger(directory, "shop") == ["checkout o", "checkout o", "mail o", "mail o", "payment o"]
 
 
 def test_what_is_due_in_an_hour_ends_no_other_wait(directory: Path) -> None:
     """The task that sent it is delivered again after the visibility timeout; before, it was *left* with its child."""
     found = run(directory, "killed-before-ack", "shop.later", "--args", '["o"]', profile="redis-late")
-    assert "duplicated, children postponed" == found.verdict, found.talk
+    assert found.verdict == "duplicated, children postponed", found.talk
 
 
 def test_what_is_due_in_an_hour_and_no_longer_there_is_lost(directory: Path) -> None:
     found = run(directory, "broker-wiped@after-ack", "shop.later", "--args", '["o"]', profile="redis-stock")
-    assert "ok, children lost" == found.verdict.partition(", others")[0], found.talk
+    assert found.verdict.partition(", others")[0] == "ok, children lost", found.talk
 
 
 # the fault meets the task where the scenario has it
@@ -157,7 +157,7 @@ def test_no_step_waits_for_a_reservation_that_the_prefetch_rules_out(directory: 
     assert [verdict] * 3 == found.verdicts
     # seconds since the task was sent
     assert all(window["begun"] < 5 for one in found.data["results"] for window in one["windows"])
-    assert [] == ledger(directory, task.partition(".")[0])
+    assert ledger(directory, task.partition(".")[0]) == []
 
 
 #: How long the task has run when its worker is killed, and what is true then.
@@ -176,22 +176,22 @@ def test_a_worker_is_killed_in_the_middle_of_a_function(directory: Path, when: s
 
 def test_the_task_ended_before_it_had_run_for_so_long(directory: Path) -> None:
     found = run(directory, "killed-running", "etl.load", "--args", "[1]", "--into", "20s")
-    assert "the task ended before it had run for 20 s" == found.verdict
+    assert found.verdict == "the task ended before it had run for 20 s"
 
 
 def test_a_retry_without_a_countdown_of_its_own_comes_within_the_experiment(directory: Path) -> None:
     """With repot's settings a worker sends a task again whose process was killed, after its default delay of 180 s."""
     found = run(directory, "child-killed", "etl.load", "--args", "[1]", profile="redis-hardened")
-    assert "redelivered" == found.verdict, found.talk
-    assert ["load 1"] == ledger(directory, "etl")
+    assert found.verdict == "redelivered", found.talk
+    assert ledger(directory, "etl") == ["load 1"]
     scaled = {one["name"]: (one["own_s"], one["used_s"]) for one in found.data["results"][0]["scaled"]}
-    assert (180, 1) == scaled["default_retry_delay"]
+    assert scaled["default_retry_delay"] == (180, 1)
 
 
 def test_a_task_that_is_to_run_again_after_the_experiment_has_no_verdict(directory: Path) -> None:
     found = run(directory, "no-fault", "etl.tomorrow", "--args", "[1]")
     assert "the task is to run again in" in found.verdict
-    assert 1 == found.code
+    assert found.code == 1
 
 
 def test_an_application_has_a_virtual_host_of_its_own_on_an_external_rabbitmq(
@@ -203,8 +203,8 @@ def test_an_application_has_a_virtual_host_of_its_own_on_an_external_rabbitmq(
         directory, "no-fault", "shop.checkout", "--args", '["o"]', "--broker-url", rabbitmq.url, profile="amqp-late",
         WORKER_MANAGEMENT_URL=rabbitmq.management_url,
     )  # fmt: skip
-    assert "ok" == found.verdict, found.talk
-    assert ["checkout o", "mail o", "payment o"] == ledger(directory, "shop")
+    assert found.verdict == "ok", found.talk
+    assert ledger(directory, "shop") == ["checkout o", "mail o", "payment o"]
     assert before == [one["name"] for one in ask(rabbitmq, "GET", "vhosts")]
     assert not {"payments", "mails"} & {one["name"] for one in ask(rabbitmq, "GET", f"queues/{vhost_of(rabbitmq)}")}
 
@@ -220,7 +220,7 @@ def test_the_workers_have_the_pool_of_the_application(directory: Path, pool: str
         directory, "no-fault", f"{app}.load", "killed-running", "child-killed", "--args", "[1]", profile="amqp-late"
     )
     assert ["ok", "redelivered", *(["lost"] if pool == "prefork" else [])] == found.verdicts, found.talk
-    assert ["load 1", "load 1"] == ledger(directory, app)
+    assert ledger(directory, app) == ["load 1", "load 1"]
     assert [f"the pool {pool} has no processes that could be killed"] * (pool != "prefork") == [
         one["why"] for one in found.data["unmeasured"]
     ]
@@ -230,14 +230,14 @@ def test_what_a_killed_green_worker_held_on_redis_is_left(directory: Path) -> No
     """Kombu looks for overdue messages by a timer of the event loop, which a pool of greenlets has not."""
     app = write_pooled(directory, "gevent")
     found = run(directory, "killed-running", f"{app}.load", "--args", "[1]", profile="redis-late")
-    assert "left, others left" == found.verdict
-    assert [] == ledger(directory, app)
+    assert found.verdict == "left, others left"
+    assert ledger(directory, app) == []
 
 
 def test_a_pool_that_no_experiment_can_have_is_refused_before_the_first_cell(directory: Path) -> None:
     app = write_pooled(directory, "support.pools:Own")
     found = run(directory, "no-fault", f"{app}.load", "--args", "[1]")
-    assert 2 == found.code
+    assert found.code == 2
     assert "no experiment can run with the pool 'support.pools:Own' of the application" in found.talk
     assert "hint: --pool names another one: prefork, threads, solo, gevent, eventlet." in found.talk
 
@@ -245,7 +245,7 @@ def test_a_pool_that_no_experiment_can_have_is_refused_before_the_first_cell(dir
 def test_another_pool_can_be_named(directory: Path) -> None:
     app = write_pooled(directory, "gevent")
     found = run(directory, "child-killed", f"{app}.load", "--args", "[1]", "--pool", "prefork", profile="amqp-late")
-    assert "lost" == found.verdict
+    assert found.verdict == "lost"
     assert "--pool prefork" in found.data["results"][0]["command"]
     assert "worker_pool: prefork in the place of gevent" in found.data["results"][0]["replaced"]
 
@@ -267,7 +267,7 @@ def test_a_run_is_as_long_as_the_visibility_timeout_lets_it_be(directory: Path, 
     scaled = {one["name"]: (one["own_s"], one["used_s"]) for one in result["scaled"]}
     own, used = scaled.get("visibility_timeout", (timeout, timeout))
     assert own == timeout
-    assert (12 < used) == (12 < timeout)
+    assert (used > 12) == (timeout > 12)
     assert 12 <= result["longest_run_s"] < 14
 
 
@@ -288,8 +288,8 @@ def test_a_scenario_without_a_fault_happens_to_a_users_task(directory: Path, sce
 
 def test_times_are_left_as_they_are_on_request(directory: Path) -> None:
     found = run(directory, "no-fault", "etl.load", "--args", "[1]", "--scale", "1")
-    assert "ok" == found.verdict
-    assert [] == found.data["results"][0]["scaled"]
+    assert found.verdict == "ok"
+    assert found.data["results"][0]["scaled"] == []
     assert "--scale 1" in found.data["results"][0]["command"]
 
 
@@ -320,9 +320,9 @@ def test_what_is_replaced_is_in_the_report(directory: Path) -> None:
     """Of the two applications one has a Redis for its results, which is not the one that it states."""
     found = run(directory, "no-fault", "llm.ask", "--args", "[1]", "--junit", "junit.xml")
     (result,) = found.data["results"]
-    assert ["result_backend: a private Redis in the place of redis"] == result["replaced"]
+    assert result["replaced"] == ["result_backend: a private Redis in the place of redis"]
     assert "visibility_timeout" in [one["name"] for one in result["scaled"]]
-    assert [] == run(directory, "no-fault", "shop.mail", "--args", "[1]").data["results"][0]["replaced"]
+    assert run(directory, "no-fault", "shop.mail", "--args", "[1]").data["results"][0]["replaced"] == []
 
 
 def test_a_fault_of_a_backend_that_is_the_applications_does_not_apply(directory: Path) -> None:
@@ -395,7 +395,7 @@ def test_task_ids_are_new_in_each_run_unless_they_are_to_be_the_same(
     """What an application keeps by task id is not found again by the next run."""
     runs = [run(directory, "no-fault", "etl.load", "--args", "[1]", *options) for _ in range(2)]
     first, second = ({task["history"]["task"] for task in one.tasks("under test")} for one in runs)
-    assert ["ok", "ok"] == [one.verdict for one in runs]
+    assert [one.verdict for one in runs] == ["ok", "ok"]
     assert same == (first == second)
     command = runs[0].data["results"][0]["command"]
     assert same == ("--same-ids" in command)

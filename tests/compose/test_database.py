@@ -109,14 +109,14 @@ def test_repots_commands_need_no_redis(stack: Stack) -> None:
         ("healthcheck", "probe", "--ready"),
     ):
         done = stack.inside("worker", "repot", *words)
-        assert 0 == done.returncode, (words, done.stdout, done.stderr)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
         assert stack.variables["DATABASE_PASSWORD"] not in done.stdout + done.stderr
 
 
 def test_it_comes_back_after_its_database_was_killed(stack: Stack) -> None:
     subprocess.run(["docker", "kill", stack.container("postgres")], capture_output=True, check=True)
     again = stack.up()
-    assert 0 == again.returncode, again.stderr + stack.logs("relay")
+    assert again.returncode == 0, again.stderr + stack.logs("relay")
     done = stack.inside("worker", "python3", "-c", _ORDERS)
     assert "True PENDING" in done.stdout, done.stdout + done.stderr + stack.logs("relay")
     logs = stack.logs("relay") + stack.logs("worker") + stack.logs("migrate")

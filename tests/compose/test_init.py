@@ -42,11 +42,11 @@ def started(deployment: Deployment) -> Iterator[Deployment]:
     """The same with its servers; containers and volumes go with the test."""
     try:
         done = deployment.run(UP)
-        assert 0 == done.returncode, done.stderr
+        assert done.returncode == 0, done.stderr
         yield deployment
     finally:
         gone = deployment.run("docker compose down --volumes --timeout 10")
-        assert 0 == gone.returncode, gone.stderr
+        assert gone.returncode == 0, gone.stderr
 
 
 def test_a_task_outlives_its_server_and_is_run(started: Deployment) -> None:
@@ -54,7 +54,7 @@ def test_a_task_outlives_its_server_and_is_run(started: Deployment) -> None:
     deployment = started
     task = deployment.send("repot.run", 0)
     again = deployment.run(f"{UP} --force-recreate")
-    assert 0 == again.returncode, again.stderr
+    assert again.returncode == 0, again.stderr
     with deployment.start('celery -A "$WORKER_APP" worker --loglevel INFO') as worker:
         assert {"task": task.id, "seconds": 0} == task.get(timeout=60), worker.log_tail()
     _require_closed_to_strangers(deployment)
@@ -72,7 +72,7 @@ def _require_closed_to_strangers(deployment: Deployment) -> None:
         with stranger, pytest.raises(AccessRefused):
             stranger.connect()
         limit = "docker compose exec -T rabbitmq rabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).'"
-        assert "{ok,7200000}" == deployment.run(limit).stdout.strip()
+        assert deployment.run(limit).stdout.strip() == "{ok,7200000}"
     published = deployment.run("docker compose ps --format '{{.Ports}}'").stdout
     assert "127.0.0.1:" in published
     assert "0.0.0.0:" not in published
@@ -96,7 +96,7 @@ def _require_redis_keeps_what_it_has(deployment: Deployment) -> None:
 def test_every_profile_is_a_valid_project(deployment: Deployment, profiles: str) -> None:
     deployment.rewrite(COMPOSE_PROFILES=profiles)
     found = deployment.run("docker compose config --services")
-    assert 0 == found.returncode, found.stderr
+    assert found.returncode == 0, found.stderr
     assert {"redis", *filter(None, profiles.split(","))} == set(found.stdout.split())
 
 
@@ -104,6 +104,6 @@ def test_every_profile_is_a_valid_project(deployment: Deployment, profiles: str)
 def test_a_missing_password_is_said(deployment: Deployment, name: str) -> None:
     deployment.rewrite(**{name: ""})
     found = deployment.run("docker compose config --quiet")
-    assert 0 != found.returncode
+    assert found.returncode != 0
     assert f"{name}" in found.stderr
     assert "repot init writes it" in found.stderr

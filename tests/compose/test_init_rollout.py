@@ -38,7 +38,7 @@ def made(tmp_path: Path, images: Images) -> Iterator[Deployment]:
     yield made
     profiles = "--profile worker --profile beat --profile rollout"
     gone = made.run(f"{COMPOSE} {profiles} down --volumes --timeout 10 --rmi local")
-    assert 0 == gone.returncode, gone.stderr
+    assert gone.returncode == 0, gone.stderr
 
 
 def test_compose_runs_both_sides_and_a_rollout_goes_through(made: Deployment) -> None:
@@ -46,7 +46,7 @@ def test_compose_runs_both_sides_and_a_rollout_goes_through(made: Deployment) ->
 
     def run(line: str) -> str:
         done = made.run(f"{COMPOSE} {line}")
-        assert 0 == done.returncode, done.stdout + done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     run("--profile worker up --detach --wait")
@@ -56,7 +56,7 @@ def test_compose_runs_both_sides_and_a_rollout_goes_through(made: Deployment) ->
         return run("--profile beat logs beat target-beat")
 
     wait_until(lambda: "this beat stands by" in logs(), within_s=60, what="a beat stands by", poll_s=1)
-    assert 1 == logs().count("this beat sends")
+    assert logs().count("this beat sends") == 1
     settings = settings_of(made)
     with sending(settings):
         run("--profile rollout up --detach controller")

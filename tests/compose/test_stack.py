@@ -114,9 +114,9 @@ def test_a_task_completes_on_each_broker(stack: Stack) -> None:
 
 def test_the_probes_answer_on_the_published_port(stack: Stack) -> None:
     port = stack.variables["HEALTHCHECK_PORT"]
-    assert [200] * 4 == [get(port, path)[0] for path in ("/live", "/ready", "/startup", "/metrics")]
+    assert [get(port, path)[0] for path in ("/live", "/ready", "/startup", "/metrics")] == [200] * 4
     status, body = get(port, "/health")
-    assert (200, "healthy", False) == (status, json.loads(body)["status"], _SECRET_PART in body)
+    assert (status, json.loads(body)["status"], _SECRET_PART in body) == (200, "healthy", False)
     token = stack.variables["HEALTHCHECK_TOKEN"]
     _, body = get(port, "/health", Authorization=f"Bearer {token}")
     assert _SECRET_PART in body
@@ -136,7 +136,7 @@ def test_no_default_password_works(stack: Stack) -> None:
 
 def test_ports_are_published_on_loopback_alone(stack: Stack) -> None:
     published = stack.compose("ps", "--format", "{{.Ports}}").stdout
-    assert 4 == published.count("127.0.0.1:")
+    assert published.count("127.0.0.1:") == 4
     assert "0.0.0.0:" not in published
     assert "[::]" not in published
 
@@ -151,8 +151,8 @@ def test_nobody_is_root_and_no_command_shows_a_password(stack: Stack) -> None:
 
 
 def test_the_worker_writes_to_temporary_files_alone(stack: Stack) -> None:
-    assert 0 != stack.inside("worker", "touch", "/app/x").returncode
-    assert 0 == stack.inside("worker", "touch", "/tmp/x").returncode
+    assert stack.inside("worker", "touch", "/app/x").returncode != 0
+    assert stack.inside("worker", "touch", "/tmp/x").returncode == 0
 
 
 def test_the_image_holds_no_secret_and_no_test(stack: Stack) -> None:
@@ -162,7 +162,7 @@ def test_the_image_holds_no_secret_and_no_test(stack: Stack) -> None:
     found = stack.inside(
         "worker", "find", "/app", "/opt/worker", "-name", ".env", "-o", "-name", "pip", "-o", "-name", "tests"
     )
-    assert "" == found.stdout
+    assert found.stdout == ""
 
 
 def test_the_image_adds_little_to_its_base(images: Images) -> None:
@@ -183,32 +183,32 @@ def test_a_stop_waits_for_a_running_task(stack: Stack) -> None:
         poll_s=0.2,
     )
     stopped = stack.compose("stop", "worker")
-    assert 0 == stopped.returncode, stopped.stderr
-    assert "0" == stack.inspect("worker", "{{.State.ExitCode}}")
+    assert stopped.returncode == 0, stopped.stderr
+    assert stack.inspect("worker", "{{.State.ExitCode}}") == "0"
     assert {"task": task.id, "seconds": 5} == task.get(timeout=30)
     log = stack.logs("worker")
     assert "stopped: worker (exit status 0)" in log
     assert "SIGKILL" not in log
     assert str(LONGEST_S) == stack.inspect("worker", "{{.Config.StopTimeout}}")
     again = stack.up()
-    assert 0 == again.returncode, again.stderr
+    assert again.returncode == 0, again.stderr
 
 
 def test_a_bridge_brings_over_what_waits(stack: Stack) -> None:
     """Sent to Redis, flipped, and fetched from there by a bridge worker; the sidecar still judges the other one."""
     stopped = stack.compose("stop", "worker")
-    assert 0 == stopped.returncode, stopped.stderr
+    assert stopped.returncode == 0, stopped.stderr
     stack.rewrite(BROKER="redis")
     task = stack.send("repot.retry", 1)
     stack.rewrite(BROKER="rabbitmq")
     done = stack.up(START_BRIDGE="true")
-    assert 0 == done.returncode, done.stderr + stack.logs("worker")
-    assert 2 == task.get(timeout=40), stack.logs("worker")
-    assert 200 == get(stack.variables["HEALTHCHECK_PORT"], "/ready")[0]
+    assert done.returncode == 0, done.stderr + stack.logs("worker")
+    assert task.get(timeout=40) == 2, stack.logs("worker")
+    assert get(stack.variables["HEALTHCHECK_PORT"], "/ready")[0] == 200
     live = stack.inside("worker", "sh", "-c", "HEALTHCHECK_NODE=bridge@%h repot healthcheck probe --live")
-    assert 0 == live.returncode, live.stderr
+    assert live.returncode == 0, live.stderr
     again = stack.up()
-    assert 0 == again.returncode, again.stderr
+    assert again.returncode == 0, again.stderr
 
 
 def test_a_wrong_password_is_said(stack: Stack) -> None:
@@ -219,17 +219,17 @@ def test_a_wrong_password_is_said(stack: Stack) -> None:
         # not by --wait-timeout, which Compose 2.26 may end with 0
         with stack.impatient("worker"):
             refused = stack.up()
-        assert 0 != refused.returncode
+        assert refused.returncode != 0
         assert "is unhealthy" in refused.stderr
         log = stack.logs("worker")
         assert "ACCESS_REFUSED" in log, refused.stderr + log
         assert "f" * 48 not in log
         said = stack.inside("worker", "repot", "healthcheck", "probe", "--ready")
-        assert 4 == said.returncode, said.stderr
+        assert said.returncode == 4, said.stderr
     finally:
         stack.rewrite(RABBITMQ_PASSWORD=right)
     again = stack.up()
-    assert 0 == again.returncode, again.stderr
+    assert again.returncode == 0, again.stderr
 
 
 @_OVERLAYS
@@ -238,16 +238,16 @@ def test_toxiproxy_stands_between(tmp_path: Path, images: Images) -> None:
     with Stack(tmp_path, images, "chaos").running() as stack:
         require_a_task_completes(stack)
         health, toxiproxy = stack.variables["HEALTHCHECK_PORT"], stack.variables["TOXIPROXY_PORT"]
-        assert 200 == get(toxiproxy, "/proxies/rabbitmq", "POST", '{"enabled": false}')[0]
+        assert get(toxiproxy, "/proxies/rabbitmq", "POST", '{"enabled": false}')[0] == 200
         wait_until(lambda: get(health, "/ready")[0] == 503, within_s=30, what="it is not ready", poll_s=0.5)
-        assert 200 == get(health, "/live")[0]
-        assert 200 == get(toxiproxy, "/proxies/rabbitmq", "POST", '{"enabled": true}')[0]
+        assert get(health, "/live")[0] == 200
+        assert get(toxiproxy, "/proxies/rabbitmq", "POST", '{"enabled": true}')[0] == 200
         wait_until(lambda: get(health, "/ready")[0] == 200, within_s=60, what="it is ready again", poll_s=0.5)
         require_a_task_completes(stack)
         past = stack.inside(
             "worker", "python3", "-c", "import socket; socket.create_connection(('redis-itself', 6379), 3)"
         )
-        assert 0 != past.returncode
+        assert past.returncode != 0
         stack.flip("redis")
         require_a_task_completes(stack)
 
@@ -263,7 +263,7 @@ def test_a_cluster_loses_a_node(tmp_path: Path, images: Images) -> None:
         assert {"celery", "celery.dead"} <= set(durable)
         assert {3} == set(durable.values()), durable
         killed = stack.compose("kill", "rabbitmq2")
-        assert 0 == killed.returncode, killed.stderr
+        assert killed.returncode == 0, killed.stderr
         require_a_task_completes(stack)
         # starts the node again, too
         stack.flip("redis")
@@ -276,16 +276,16 @@ def test_a_cluster_grows_from_a_single_broker(tmp_path: Path, images: Images) ->
     stack = Stack(tmp_path, images)
     nodes = ("rabbitmq", "rabbitmq2", "rabbitmq3")
     with stack.removed():
-        assert 0 == stack.up("rabbitmq", "redis").returncode
+        assert stack.up("rabbitmq", "redis").returncode == 0
         stack.send("repot.run", 0)
         stack.add("cluster", tmp_path)
         done = stack.up(*nodes)
-        assert 0 == done.returncode, done.stderr
+        assert done.returncode == 0, done.stderr
         for node in nodes:
             shown = stack.inside(node, "rabbitmqctl", "-q", "--formatter", "json", "cluster_status").stdout
             assert {f"rabbit@{one}" for one in nodes} == set(json.loads(shown)["running_nodes"]), shown
         grown = stack.inside("rabbitmq", "rabbitmq-queues", "grow", "rabbit@rabbitmq3", "all")
-        assert 0 == grown.returncode, grown.stderr
+        assert grown.returncode == 0, grown.stderr
         listed = stack.inside(
             "rabbitmq3", "rabbitmqctl", "-q", "--formatter", "json", "list_queues", "name", "messages"
         )
@@ -313,7 +313,7 @@ def test_what_is_observed(tmp_path: Path, images: Images) -> None:
         )
         wait_until(
             # each target is scraped at a moment of its own within the interval
-            lambda: ["1", "1"] == [found["value"][1] for found in _ask(port, "up")],
+            lambda: [found["value"][1] for found in _ask(port, "up")] == ["1", "1"],
             within_s=60,
             what="Prometheus has scraped the worker and RabbitMQ",
             poll_s=1,
@@ -341,7 +341,7 @@ def _require_flower_shows_it_to_those_with_the_password(stack: Stack) -> None:
     import base64
 
     port = stack.variables["FLOWER_PORT"]
-    assert 401 == get(port, "/api/workers")[0]
+    assert get(port, "/api/workers")[0] == 401
     login = base64.b64encode(f"flower:{stack.variables['FLOWER_PASSWORD']}".encode()).decode()
     wait_until(
         lambda: "worker@" in get(port, "/api/workers?refresh=1", Authorization=f"Basic {login}")[1],
@@ -355,7 +355,7 @@ def _require_alerts_know_a_worker_that_is_gone(stack: Stack) -> None:
     port, rules = stack.variables["PROMETHEUS_PORT"], _of_rules()
     assert not [name for name in ("WorkerDown", "WorkerNotReady", "BrokerContactLost") if _ask(port, rules[name])]
     stopped = stack.inside("worker", "supervisorctl", "stop", "worker")
-    assert 0 == stopped.returncode, stopped.stdout
+    assert stopped.returncode == 0, stopped.stdout
     wait_until(lambda: _ask(port, rules["WorkerDown"]), within_s=60, what="the rule sees it", poll_s=1)
 
 
@@ -380,7 +380,7 @@ def _ask(port: str, expression: str) -> list[dict[str, Any]]:
     for name, value in {"$__rate_interval": "1m", "$__range": "1h", "$node": ".*"}.items():
         expression = expression.replace(name, value)
     status, body = get(port, f"/api/v1/query?{urlencode({'query': expression})}")
-    assert 200 == status, f"{expression}: {body}"
+    assert status == 200, f"{expression}: {body}"
     result: list[dict[str, Any]] = json.loads(body)["data"]["result"]
     return result
 
@@ -427,7 +427,7 @@ def test_a_missing_variable_is_said(tmp_path: Path, images: Images) -> None:
         for name in _REQUIRED:
             stack.rewrite(**{name: ""})
             refused = stack.compose("config", "--quiet") if name != _REQUIRED[-1] else stack.up()
-            assert 0 != refused.returncode
+            assert refused.returncode != 0
             assert f"required variable {name} is missing a value" in refused.stderr
             assert "compose/credentials writes it" in refused.stderr
             stack.rewrite(**{name: right[name]})
@@ -439,7 +439,7 @@ def test_a_broker_that_there_is_not_is_said(tmp_path: Path, images: Images) -> N
     stack.rewrite(BROKER="kafka")
     with stack.removed():
         refused = stack.up()
-        assert 0 != refused.returncode
+        assert refused.returncode != 0
         assert "brokers/kafka.env not found" in refused.stderr
 
 
@@ -449,7 +449,7 @@ def test_every_combination_is_a_project_without_a_published_world(
 ) -> None:
     """Every service: a version that is named, limits, a restart, and no port beyond loopback."""
     shown = Stack(tmp_path, images, *overlays).compose("config", "--format", "json")
-    assert 0 == shown.returncode, shown.stderr
+    assert shown.returncode == 0, shown.stderr
     for name, service in json.loads(shown.stdout)["services"].items():
         assert re.search(r":[v\d]|^repot-test", service["image"]), name
         assert {"mem_limit", "cpus", "restart", "stop_grace_period", "security_opt"} <= set(service), name

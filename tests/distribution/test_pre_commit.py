@@ -30,12 +30,12 @@ def test_every_hook_passes_and_a_defect_is_found(tmp_path: Path) -> None:
 
     found = run(copy, *hooks)
 
-    assert 0 == found.returncode, found.stdout + found.stderr
+    assert found.returncode == 0, found.stdout + found.stderr
     assert {"ruff check", "ruff format", "words of docs/glossary.md", "import contract"} == {
         line.partition("....")[0] for line in found.stdout.splitlines() if line.endswith("Passed")
     }
     with (copy / "repot" / "errors.py").open("a") as file:
         file.write("import os\n")
     found = run(copy, *hooks)
-    assert 1 == found.returncode
+    assert found.returncode == 1
     assert "ruff check" in "".join(line for line in found.stdout.splitlines() if line.endswith("Failed"))

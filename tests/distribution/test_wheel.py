@@ -100,7 +100,7 @@ def test_the_sdist_has_no_tools_no_environment_and_no_passwords(built: Built) ->
         ".gitignore",
     }
     assert wanted == {name.partition("/")[0] for name in names}
-    assert [] == [name for name in names if re.search(r"(^|/)(\.env|\.venv|\.tools|__pycache__)(/|$)|\.pyc$", name)]
+    assert [name for name in names if re.search(r"(^|/)(\.env|\.venv|\.tools|__pycache__)(/|$)|\.pyc$", name)] == []
 
 
 def test_the_core_requires_no_package_of_an_extra(built: Built) -> None:
@@ -151,11 +151,11 @@ def test_the_version_comes_from_the_tag(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     command: list[str | Path] = [sys.executable, "-m", "hatchling", "version"]
-    assert "0.0.0" == checked(command, tmp_path).strip()
+    assert checked(command, tmp_path).strip() == "0.0.0"
     git: list[str | Path] = ["git", "-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "tag.gpgSign=false"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"], ["tag", "-a", "v7.8.9", "-m", "7.8.9"]):
         checked([*git, *words], tmp_path)
-    assert "7.8.9" == checked(command, tmp_path).strip()
+    assert checked(command, tmp_path).strip() == "7.8.9"
 
 
 def test_a_worker_imports_what_it_needs(installed: Path) -> None:

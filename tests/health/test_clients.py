@@ -55,4 +55,4 @@ def test_flower_sees_the_worker_and_its_tasks(server: Server, redis: Server, tox
             within_s=30,
             what="the next status file counts it",
         )
-        assert (200, "ready") == probed.get("/ready").short
+        assert probed.get("/ready").short == (200, "ready")

@@ -68,17 +68,17 @@ def test_the_probe_answers_without_a_sidecar(patient: ProbedWorker) -> None:
     patient.sidecar.stop()
     for words in (("live",), ("probe",), ("probe", "--live"), ("probe", "--ready")):
         found = _probe(patient, *words)
-        assert 0 == found.returncode, found.stderr
+        assert found.returncode == 0, found.stderr
         assert patient.name in found.stdout
     patient.leave()
     with patient.start_sidecar() as patient.sidecar:
         patient.await_state("/health", (503, "unhealthy"))
         found_there = patient.get("/health").body
-        assert "gone" == found_there["details"]["state"]
+        assert found_there["details"]["state"] == "gone"
         assert not found_there["details"]["live"]
     for words in (("live",), ("probe", "--ready")):
         found = _probe(patient, *words)
-        assert (4, "") == (found.returncode, found.stdout)
+        assert (found.returncode, found.stdout) == (4, "")
         assert "has ended (warm shutdown)" in found.stderr
     found = _probe(patient, "probe", "--ready", "--json")
     assert {"ready": False, "state": "gone"}.items() <= json.loads(found.stdout).items()
@@ -104,7 +104,7 @@ def test_the_numbers_of_an_alert_are_printed_without_a_sidecar(shared: ProbedWor
     whole = _probe(shared, "metrics").stdout
     assert set(re.findall(named, shared.text("/metrics")[1])) == set(re.findall(named, whole))
     unknown = _probe(shared, "metrics", "repot_nothing")
-    assert (4, "") == (unknown.returncode, unknown.stdout)
+    assert (unknown.returncode, unknown.stdout) == (4, "")
     shared.client.control.add_consumer(queue)
     shared.await_ready()
 
@@ -139,7 +139,7 @@ def test_a_sidecar_is_small_and_stops_at_once(shared: ProbedWorker) -> None:
         assert psutil.Process(shared.sidecar.pid).memory_info().rss < 80 << 20
         with shared.worker.frozen(), ThreadPoolExecutor() as pool:
             asking = pool.submit(_quietly, shared)
-            assert 200 == shared.get("/live").status
+            assert shared.get("/live").status == 200
             shared.sidecar.signal(signal.SIGTERM)
             # a sixth of what the question takes: a busy machine pauses for seconds
             wait_until(lambda: shared.sidecar.exit_code is not None, within_s=30, what="the sidecar leaves")
@@ -179,7 +179,7 @@ def test_hundreds_of_probes_leave_nothing_on_redis(toxiproxy: Server, tmp_path: 
             clients = len(client.client_list())
             its_own = len(psutil.Process(it.sidecar.pid).net_connections())
             for _ in range(PROBES):
-                assert 200 == it.get("/ready").status
+                assert it.get("/ready").status == 200
             assert before == _lasting_keys(client)
             assert members == {key: client.scard(key) for key in members}
             wait_until(
@@ -189,7 +189,7 @@ def test_hundreds_of_probes_leave_nothing_on_redis(toxiproxy: Server, tmp_path: 
             )
             # a busy worker takes more connections from its pools; what each probe leaves would be two hundred
             assert len(client.client_list()) < clients + 10
-        assert PROBES <= (it.metric("repot_pings_total", outcome="answered") or 0)
+        assert (it.metric("repot_pings_total", outcome="answered") or 0) >= PROBES
 
 
 def _commands(client: Any) -> set[str]:
@@ -221,14 +221,14 @@ def test_hundreds_of_probes_leave_nothing_on_rabbitmq(redis: Server, toxiproxy: 
         wait_until(lambda: len(there()["connections"]) == 4, within_s=20, what="the broker has counted its connections")
         before = there()
         for _ in range(PROBES):
-            assert 200 == it.get("/ready").status
+            assert it.get("/ready").status == 200
         wait_until(lambda: there() == before, within_s=20, what="nothing is left")
         replies = [one["name"] for one in api.get("/api/queues") if "reply" in one["name"]]
         assert len(replies) <= 1
-        assert PROBES <= (it.metric("repot_pings_total", outcome="answered") or 0)
+        assert (it.metric("repot_pings_total", outcome="answered") or 0) >= PROBES
         _require_one_message_a_question(it)
         for _ in range(3):
-            assert 0 == _probe(it, "probe", "--ready").returncode
+            assert _probe(it, "probe", "--ready").returncode == 0
         it.sidecar.signal(signal.SIGTERM)
         wait_until(lambda: it.sidecar.exit_code is not None, within_s=30, what="the sidecar leaves")
         assert knocked == _unexpected(server)
@@ -247,7 +247,7 @@ def _require_one_message_a_question(probed: ProbedWorker) -> None:
         return send(method, *rest, **named)
 
     channel.send_method = counting
-    assert [PingOutcome.ANSWERED] * 2 == [client.ping(found.node).outcome for _ in range(2)]
+    assert [client.ping(found.node).outcome for _ in range(2)] == [PingOutcome.ANSWERED] * 2
     assert [spec.Basic.Publish] * 2 == sent
     client.close()
 
@@ -293,7 +293,7 @@ def test_many_who_ask_cost_one_ping_a_second(shared: ProbedWorker) -> None:
                     connection.request("GET", "/ready")
                     reply = connection.getresponse()
                 with reply as answer:
-                    assert 200 == answer.status
+                    assert answer.status == 200
                     age_s = json.loads(answer.read())["age_s"]
                 found.append((monotonic() - asked_at, age_s))
             connection.close()
@@ -322,8 +322,8 @@ def test_half_sent_requests_take_the_sidecar_from_other_clients(shared: ProbedWo
             one.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\n")
             slow.append(one)
         for _ in range(20):
-            assert (200, "running") == probed.get("/live").short
-            assert 200 == probed.get("/ready").status
+            assert probed.get("/live").short == (200, "running")
+            assert probed.get("/ready").status == 200
         for one in slow:
             with suppress(ConnectionError):
                 # the end, and no answer
@@ -350,10 +350,10 @@ def test_details_are_for_this_machine_and_for_the_token(shared: ProbedWorker) ->
     with shared.another_sidecar(HEALTHCHECK_PING_TIMEOUT="30", **variables):
         probed.await_ready()
         local = json.loads(probed.text("/health")[1])
-        assert "healthy" == local["status"]
+        assert local["status"] == "healthy"
         assert probed.name in local["details"]["node"]
-        assert {"status": "healthy"} == json.loads(probed.text("/health", host=here)[1])
-        assert {"status": "healthy"} == json.loads(probed.text("/health", {"Authorization": "Bearer no"}, here)[1])
+        assert json.loads(probed.text("/health", host=here)[1]) == {"status": "healthy"}
+        assert json.loads(probed.text("/health", {"Authorization": "Bearer no"}, here)[1]) == {"status": "healthy"}
         shown = probed.text("/health", {"Authorization": f"Bearer {PLANTED}"}, here)[1]
         assert probed.name in shown
         assert probed.name not in probed.text("/ready", host=here)[1]
@@ -369,10 +369,10 @@ def test_a_page_of_another_site_learns_nothing(shared: ProbedWorker) -> None:
         shared.await_ready()
         for path in ("/live", "/ready", "/startup", "/health", "/metrics"):
             status, text = shared.text(path, {"Host": "evil.com"})
-            assert (400, False) == (status, shared.name in text)
+            assert (status, shared.name in text) == (400, False)
             assert "add it to HEALTHCHECK_ALLOWED_HOSTS" in text
             for host in ("10.1.2.3:9000", "worker:9000", "localhost"):
-                assert 200 == shared.text(path, {"Host": host})[0]
+                assert shared.text(path, {"Host": host})[0] == 200
 
 
 def _address_of_this_machine() -> str:
@@ -391,11 +391,11 @@ def test_startup_is_over_without_a_broker(redis: Server, toxiproxy: Server, tmp_
     probed.proxy.enable(enabled=False)
     with probed:
         probed.await_state("/startup", (200, "connecting"))
-        assert (200, "connecting") == probed.get("/live").short
-        assert (503, "broker_unreachable") == probed.get("/ready").short
+        assert probed.get("/live").short == (200, "connecting")
+        assert probed.get("/ready").short == (503, "broker_unreachable")
         probed.proxy.enable(enabled=True)
         probed.await_ready()
-        assert (200, "running") == probed.get("/startup").short
+        assert probed.get("/startup").short == (200, "running")
 
 
 @ON_REDIS
@@ -416,8 +416,8 @@ def test_a_worker_that_does_not_come_up_has_not_started(shared: ProbedWorker) ->
 def test_no_worker_has_begun(shared: ProbedWorker, tmp_path: Path) -> None:
     with shared.another_sidecar(WORKER_STATUS_DIR=str(tmp_path / "empty")):
         shared.await_state("/live", (503, "no_worker"))
-        assert [503, 503, 503] == [shared.get(path).status for path in ("/ready", "/startup", "/health")]
-        assert 0 == shared.metric("repot_worker_up")
+        assert [shared.get(path).status for path in ("/ready", "/startup", "/health")] == [503, 503, 503]
+        assert shared.metric("repot_worker_up") == 0
 
 
 def test_a_sidecar_for_another_broker_says_so(shared: ProbedWorker) -> None:
@@ -428,7 +428,7 @@ def test_a_sidecar_for_another_broker_says_so(shared: ProbedWorker) -> None:
         said = shared.get("/ready").body["reason"]
         assert "redis://user:**@127.0.0.1:1/0" in said
         assert "give this process the worker's environment" in said
-        assert 200 == shared.get("/live").status
+        assert shared.get("/live").status == 200
 
 
 def test_two_workers_in_a_directory_must_be_told_apart(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
@@ -484,14 +484,14 @@ def test_a_bridge_is_judged_by_its_status(redis: Server, rabbitmq: Server, toxip
         brokers = (reads, rabbitmq.url.replace("guest:guest@", "guest:**@"))
         wait_until(
             lambda: all(
-                0 == probed.metric("repot_queue_messages_ready", queue=queue, broker=broker) for broker in brokers
+                probed.metric("repot_queue_messages_ready", queue=queue, broker=broker) == 0 for broker in brokers
             ),
             within_s=20,
             what="both brokers' queues are counted",
         )
         probed.proxy.enable(enabled=False)
         probed.await_state("/ready", (503, "broker_unreachable"))
-        assert 200 == probed.get("/live").status
+        assert probed.get("/live").status == 200
 
 
 @pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
@@ -538,7 +538,7 @@ def test_a_solo_worker_in_its_task_is_busy(server: Server, redis: Server, toxipr
         with probed.watched() as lives:
             # as after a long task
             probed.age_status()
-            assert (200, "busy") == probed.get("/live").short
+            assert probed.get("/live").short == (200, "busy")
             probed.await_state("/ready", (200, "busy"))
             wait_until(lambda: len(lives) >= 3, within_s=20, what="it was asked again and again")
             hold.touch()
@@ -561,7 +561,7 @@ def test_a_solo_worker_that_its_broker_has_left_is_not_ready(
         with probed.proxy.closed():
             probed.await_state("/ready", (503, "broker_unreachable"))
             assert "has closed its connection meanwhile" in probed.get("/ready").body["reason"]
-            assert (200, "busy") == probed.get("/live").short
+            assert probed.get("/live").short == (200, "busy")
             hold.touch()
         probed.await_ready()
 
@@ -580,7 +580,7 @@ def test_a_solo_task_past_its_hard_limit_is_stuck(redis: Server, toxiproxy: Serv
         longer = replace(found.pool.next_deadline, deadline_at=found.pool.next_deadline.deadline_at - PAST_LIMIT_S)
         later = replace(found, pool=replace(found.pool, next_deadline=longer))
         wait_until(lambda: monotonic() > found.pool.next_deadline.deadline_at, within_s=30, what="its deadline is over")  # type: ignore[union-attr,operator]
-        assert (False, "pool_stuck") == (liveness(later, 60).ok, liveness(later, 60).state)
+        assert (liveness(later, 60).ok, liveness(later, 60).state) == (False, "pool_stuck")
         hold.touch()
 
 
@@ -593,9 +593,9 @@ def test_what_waits_and_is_not_taken(rabbitmq: Server, redis: Server, toxiproxy:
         probed.send("repot.run", 0)
         probed.await_state("/ready", (503, "not_consuming"), within_s=20)
         assert "1 wait in" in probed.get("/ready").body["reason"]
-        assert 200 == probed.get("/live").status
+        assert probed.get("/live").status == 200
         found = _probe(probed, "probe", "--ready")
-        assert 4 == found.returncode
+        assert found.returncode == 4
         assert "1 wait in" in found.stderr
 
 
@@ -652,15 +652,15 @@ def test_the_metrics_are_right_with_prefork_children(counted: ProbedWorker) -> N
 
     wait_until(lambda: found() == expected, within_s=40, what="everything is counted", poll_s=0.3)
     for task in ("repot.retry", "repot.die"):
-        assert 2 == probed.metric("repot_retries_received_total", task=task)
+        assert probed.metric("repot_retries_received_total", task=task) == 2
     # a run whose process was killed has no duration
-    assert 1 == probed.metric("repot_task_runtime_seconds_count", task="repot.fail")
-    assert 3 == probed.metric("repot_task_runtime_seconds_count", task="repot.retry")
+    assert probed.metric("repot_task_runtime_seconds_count", task="repot.fail") == 1
+    assert probed.metric("repot_task_runtime_seconds_count", task="repot.retry") == 3
     assert probed.metric("repot_task_runtime_seconds_count", task="repot.die") is None
-    assert 21 == probed.metric("repot_task_queue_wait_seconds_count", task="repot.run")
-    assert 2 == probed.metric("repot_worker_pool_processes")
-    assert 1 == probed.metric("repot_worker_up")
-    assert 1 == probed.metric("repot_worker_ready")
+    assert probed.metric("repot_task_queue_wait_seconds_count", task="repot.run") == 21
+    assert probed.metric("repot_worker_pool_processes") == 2
+    assert probed.metric("repot_worker_up") == 1
+    assert probed.metric("repot_worker_ready") == 1
     # RabbitMQ has not counted at once
     queue = probed.settings.queue_names[0]
     wait_until(
@@ -691,9 +691,9 @@ def test_a_full_disk_takes_the_counts_and_leaves_the_worker_alive(
                 what="there is no room for all counts",
             )
             probed.stays("/live", (200, "running"))
-            assert {} == probed.status.counts
+            assert probed.status.counts == {}
             found = _probe(probed, "probe", "--live")
-            assert 0 == found.returncode, found.stderr
+            assert found.returncode == 0, found.stderr
             disk.empty()
             wait_until(lambda: len(probed.status.counts) == len(NAMES), within_s=40, what="all are counted again")
             wait_until(
@@ -778,7 +778,7 @@ def test_a_slow_link_is_waited_for_no_longer_than_said(probed: ProbedWorker) -> 
             took.append(monotonic() - begun)
         # a busy machine may pause during one of them
         assert min(took) < 4
-        assert 200 == probed.get("/live").status
+        assert probed.get("/live").status == 200
 
 
 def _live(probed: ProbedWorker) -> bool:
@@ -809,8 +809,8 @@ def test_redeliveries_and_prevented_duplicates_are_counted_by_name(
             within_s=20,
             what="the duplicate was prevented",
         )
-        assert 1 == probed.metric("repot_tasks_redelivered_total", task="repot.run")
-        assert 1 == probed.metric("repot_tasks_succeeded_total", task="repot.run")
+        assert probed.metric("repot_tasks_redelivered_total", task="repot.run") == 1
+        assert probed.metric("repot_tasks_succeeded_total", task="repot.run") == 1
 
 
 def test_what_guards_and_dead_letters_do_is_counted_by_name(
@@ -879,14 +879,14 @@ def test_a_broker_that_cannot_be_counted_is_unknown(shared: ProbedWorker) -> Non
     with shared.another_sidecar(WORKER_MANAGEMENT_URL="http://127.0.0.1:1", HEALTHCHECK_PING_TIMEOUT="30"):
         shared.await_ready()
         queue = shared.settings.queue_names[0]
-        assert 1 == shared.metric("repot_queue_unknown", queue=queue)
+        assert shared.metric("repot_queue_unknown", queue=queue) == 1
         assert shared.metric("repot_queue_messages_ready", queue=queue) is None
 
 
 @ON_REDIS
 def test_a_taken_port_is_said(shared: ProbedWorker) -> None:
     found = _probe(shared, "serve", HEALTHCHECK_PORT=str(shared.port))
-    assert 2 == found.returncode
+    assert found.returncode == 2
     assert f"cannot listen on 127.0.0.1, port {shared.port}" in found.stderr
     assert "HEALTHCHECK_PORT" in found.stderr
 
@@ -904,6 +904,6 @@ def test_a_taken_port_is_said(shared: ProbedWorker) -> None:
 )
 def test_wrong_settings_are_said(shared: ProbedWorker, name: str, value: str, said: str) -> None:
     found = _probe(shared, "serve", **{name: value})
-    assert 2 == found.returncode
+    assert found.returncode == 2
     assert said in found.stderr
     assert PLANTED not in found.stderr

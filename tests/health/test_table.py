@@ -53,7 +53,7 @@ def test_busy(shared: ProbedWorker, tmp_path: Path) -> None:
     wait_until(lambda: shared.status.pool.active == 2, within_s=20, what="both processes are busy")
     with shared.watched("/live") as lives:
         shared.stays("/ready", (200, "ready"))
-        assert 2 == shared.status.pool.active
+        assert shared.status.pool.active == 2
     hold.touch()
     assert {(200, "running")} == {one.short for one in lives}
     wait_until(lambda: not shared.status.pool.active, within_s=20, what="it is idle")
@@ -68,7 +68,7 @@ def test_stopped_by_a_signal(shared: ProbedWorker) -> None:
         with shared.worker.frozen():
             found = shared.status
             shared.await_state("/ready", (503, "not_answering"))
-            assert (200, "running") == shared.get("/live").short
+            assert shared.get("/live").short == (200, "running")
             # the pings took longer than from one write to the next
             assert found == shared.status
             assert shared.settings.status_dir
@@ -97,7 +97,7 @@ def test_consumer_cancelled(shared: ProbedWorker) -> None:
     queue = shared.settings.queue_names[0]
     shared.client.control.cancel_consumer(queue)
     shared.await_state("/ready", (503, "not_consuming"))
-    assert (200, "running") == shared.get("/live").short
+    assert shared.get("/live").short == (200, "running")
     shared.client.control.add_consumer(queue)
     shared.await_ready()
 
@@ -113,7 +113,7 @@ def test_shutting_down(patient: ProbedWorker, tmp_path: Path, number: signal.Sig
     wait_until(lambda: patient.status.phase == "stopping", within_s=20, what="it begins to stop")
     patient.await_state("/ready", (503, "stopping"), within_s=20)
     patient.age_status()
-    assert (200, "stopping") == patient.get("/live").short
+    assert patient.get("/live").short == (200, "stopping")
     assert f"({kind} shutdown)" in patient.get("/live").body["reason"]
     hold.touch()
 
@@ -123,7 +123,7 @@ def test_shutting_down(patient: ProbedWorker, tmp_path: Path, number: signal.Sig
 
     wait_until(gone, within_s=40, what="the worker leaves", poll_s=0.1)
     patient.await_state("/live", (503, "gone"))
-    assert 503 == patient.get("/ready").status
+    assert patient.get("/ready").status == 503
 
 
 @contextmanager
@@ -161,10 +161,10 @@ def test_broker_killed_and_back(broker: str, redis: Server, toxiproxy: Server, t
                     for probed in probed_workers:
                         probed.await_ready()
                     for probed in probed_workers:
-                        assert 1 <= probed.status.link.reconnects
+                        assert probed.status.link.reconnects >= 1
                         # the connection that was lost, and at least one attempt that found no server
                         errors = probed.status.link.connection_errors
-                        assert 2 <= sum(errors.values())
+                        assert sum(errors.values()) >= 2
                         for kind, number in errors.items():
                             assert number <= (probed.metric("repot_broker_connection_errors_total", error=kind) or 0)
                         assert {200} == {one.status for one in (*prefork, *threads, *solo, *gevent)}
@@ -228,14 +228,14 @@ def test_password_rotated_and_back(
 
 def _says_one_thing(probed: ProbedWorker) -> None:
     """One answer: of a sidecar whose connection is open, of one that logs in, and of the command."""
-    assert (200, "ready") == probed.get("/ready").short
+    assert probed.get("/ready").short == (200, "ready")
     with probed.another_sidecar():
         probed.await_state("/ready", (200, "ready"))
         assert "would refuse a new connection" in probed.get("/ready").body["reason"]
     command = [sys.executable, "-m", "repot", "healthcheck", "probe", "--ready"]
     variables = child_environment(probed.settings) | probed.sidecar_variables
     found = forked.run(command, env=variables, capture_output=True, text=True, check=False, timeout=60)
-    assert 0 == found.returncode, found.stderr
+    assert found.returncode == 0, found.stderr
 
 
 class _RedisUser:
@@ -310,7 +310,7 @@ def test_a_pool_that_only_dies(redis: Server, toxiproxy: Server, tmp_path: Path)
         for child in _children(probed):
             child.kill()
         probed.await_state("/ready", (503, "pool_crash_loop"))
-        assert (200, "running") == probed.get("/live").short
+        assert probed.get("/live").short == (200, "running")
         dying.unlink()
         probed.await_ready()
 
@@ -333,7 +333,7 @@ def test_a_pool_that_holds_tasks_and_runs_none_and_one_whose_result_is_not_read(
         probed.send("pool.stop_in_result", 8 << 20)
         probed.await_state("/ready", stuck)
         assert "its result has not arrived" in probed.get("/ready").body["reason"]
-        assert (200, "running") == probed.get("/live").short
+        assert probed.get("/live").short == (200, "running")
         for child in _children(probed):
             child.resume()
         probed.await_ready()

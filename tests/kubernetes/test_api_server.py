@@ -138,16 +138,16 @@ def test_it_takes_all_that_the_chart_can_write_and_an_upgrade_replaces_the_contr
     values = CHART / "ci" / "everything-values.yaml"
     said = cluster.helm("install", "everything", str(CHART), values=values).stdout
     assert "repot rollout status friday" in said
-    assert ["worker", "worker-beat", "worker-relay", "worker-target"] == cluster.names("apps/v1", "deployments")
-    assert ["worker", "worker-relay", "worker-target"] == cluster.names("monitoring.coreos.com/v1", "servicemonitors")
-    assert ["worker"] == cluster.names("keda.sh/v1alpha1", "scaledobjects")
+    assert cluster.names("apps/v1", "deployments") == ["worker", "worker-beat", "worker-relay", "worker-target"]
+    assert cluster.names("monitoring.coreos.com/v1", "servicemonitors") == ["worker", "worker-relay", "worker-target"]
+    assert cluster.names("keda.sh/v1alpha1", "scaledobjects") == ["worker"]
     (before,) = cluster.names("batch/v1", "jobs")
     changed = ("--set-string", r"rollout.controller.steps=50\,100")
     cluster.helm("upgrade", "everything", str(CHART), *changed, values=values)
     (after,) = cluster.names("batch/v1", "jobs")
     assert before != after
     cluster.helm("upgrade", "everything", str(CHART), "--set", "rollout.enabled=false", values=values)
-    assert [] == cluster.names("batch/v1", "jobs")
-    assert ["worker", "worker-relay"] == cluster.names("apps/v1", "deployments")
+    assert cluster.names("batch/v1", "jobs") == []
+    assert cluster.names("apps/v1", "deployments") == ["worker", "worker-relay"]
     cluster.helm("uninstall", "everything")
-    assert [] == cluster.names("apps/v1", "deployments")
+    assert cluster.names("apps/v1", "deployments") == []

@@ -197,7 +197,7 @@ def test_with_autoscaling_the_deployment_states_no_number() -> None:
     (worker,) = (one["spec"] for one in objects if one["kind"] == "Deployment")
     (scaled,) = (one["spec"] for one in objects if one["kind"] == "ScaledObject")
     assert "replicas" not in worker
-    assert 1 == scaled["minReplicaCount"]
+    assert scaled["minReplicaCount"] == 1
     (trigger,) = scaled["triggers"]
     assert 'repot_queue_messages_ready{namespace="shop", queue=~"celery|mail"}' in trigger["metadata"]["query"]
 

@@ -34,7 +34,7 @@ with start_worker(app, perform_ping_check=False, pool="solo"):
     print(add.delay(2, 3).get(timeout=10), type(fail.delay().get(timeout=10, propagate=False)).__name__)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert "5 RuntimeError" == found.stdout.strip(), found.stderr
+    assert found.stdout.strip() == "5 RuntimeError", found.stderr
     assert "memory:// has no server and is for tests only" in found.stderr
 
 
@@ -68,7 +68,7 @@ def test_a_project_whose_package_is_called_config(tmp_path: Path) -> None:
             text=True,
             check=False,
         )
-        assert 0 == found.returncode, found.stderr
+        assert found.returncode == 0, found.stderr
         assert "broker_heartbeat" in found.stdout
         assert PLANTED not in found.stdout + found.stderr
 
@@ -102,4 +102,4 @@ def test_a_solo_worker_in_a_thread_writes_its_status_around_its_own_tasks_alone(
     """As in an application's own tests, which run tasks eagerly beside such a worker, and after it."""
     command = [sys.executable, "-c", _EMBEDDED, str(tmp_path)]
     found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert "0" == found.stdout.strip(), found.stderr
+    assert found.stdout.strip() == "0", found.stderr

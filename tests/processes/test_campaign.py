@@ -42,11 +42,11 @@ def test_stable():
 
 def test_a_test_that_fails_once_is_unstable_and_its_first_log_is_kept(tmp_path: Path) -> None:
     found = run_pytest(tmp_path, ONCE)
-    assert "" == found.problem
+    assert found.problem == ""
     ((name, log),) = found.unstable.items()
     assert name.endswith("test_it.py::test_unstable")
     assert "the first time" in Path(log).read_text()
-    assert REPEATS + 1 == len((tmp_path / "runs").read_text())
+    assert len((tmp_path / "runs").read_text()) == REPEATS + 1
     assert found.tests.startswith("1 failed, 1 passed")
 
 
@@ -66,8 +66,8 @@ def test_unstable(once):
 
 def test_an_error_of_a_fixture_is_repeated_as_well(tmp_path: Path) -> None:
     found = run_pytest(tmp_path, ERROR_ONCE)
-    assert "" == found.problem
-    assert ["test_unstable"] == [name.rpartition("::")[2] for name in found.unstable]
+    assert found.problem == ""
+    assert [name.rpartition("::")[2] for name in found.unstable] == ["test_unstable"]
 
 
 def test_a_command_beside_that_fails_fails_its_group(tmp_path: Path) -> None:
@@ -79,13 +79,13 @@ def test_a_command_beside_that_fails_fails_its_group(tmp_path: Path) -> None:
 def test_without_repeats_the_first_failure_counts(tmp_path: Path) -> None:
     found = run_pytest(tmp_path, ONCE, repeats=False)
     assert "ended with 1" in found.problem
-    assert {} == found.unstable
+    assert found.unstable == {}
 
 
 def test_a_group_of_which_all_is_skipped_has_not_passed(tmp_path: Path) -> None:
     """It runs again once there is what it needs."""
     found = run_pytest(tmp_path, "import pytest\ndef test_on_docker():\n    pytest.skip('no Docker engine')\n")
-    assert "" == found.problem
+    assert found.problem == ""
     # pytest may count a warning as well
     assert found.skipped.startswith("1 skipped")
     results = Results(tmp_path)
@@ -148,13 +148,14 @@ def test_a_group_waits_for_no_script_that_it_does_not_need(tmp_path: Path) -> No
         try:
             installing = pool.submit(prepare, needs_slow, tmp_path)
             wait_until((tmp_path / "slow.begun").exists, within_s=60, what="the slow one installs")
-            assert ["", ""] == [
-                pool.submit(prepare, one, tmp_path).result(60) for one in (needs_quick, Group("", "", ()))
+            assert [pool.submit(prepare, one, tmp_path).result(60) for one in (needs_quick, Group("", "", ()))] == [
+                "",
+                "",
             ]
             assert not installing.done()
         finally:
             (tmp_path / "slow.go").touch()
-        assert "" == installing.result(60)
+        assert installing.result(60) == ""
 
 
 #: Runs a group by its name: it waits for the other one, dies, or waits to be interrupted.
@@ -190,7 +191,7 @@ def test_two_lanes_run_beside_each_other(tmp_path: Path, capsys: pytest.CaptureF
     running.run()
     assert results.passed("one")
     assert results.passed("two")
-    assert ["one          | begins", "two          | begins"] == sorted(capsys.readouterr().out.splitlines())
+    assert sorted(capsys.readouterr().out.splitlines()) == ["one          | begins", "two          | begins"]
 
 
 def test_a_group_whose_program_dies_has_failed_and_the_next_one_runs(
@@ -203,7 +204,7 @@ def test_a_group_whose_program_dies_has_failed_and_the_next_one_runs(
     assert Result("its program ended with 7") == results.last("dies")
     assert results.passed("one")
     # one lane has no prefix
-    assert "begins\nbegins\n" == capsys.readouterr().out
+    assert capsys.readouterr().out == "begins\nbegins\n"
 
 
 def test_an_interrupt_reaches_each_lane_and_ends_it(tmp_path: Path) -> None:

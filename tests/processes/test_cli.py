@@ -27,23 +27,24 @@ def test_config_show_gives_values_and_origins_and_no_password() -> None:
         found = repot_process(
             "config", "show", *arguments, WORKER_BROKER_URL=url, WORKER_RESULT_BACKEND=f"redis://:{PLANTED}@host/1"
         )
-        assert 0 == found.returncode, found.stderr
+        assert found.returncode == 0, found.stderr
         assert PLANTED not in found.stdout + found.stderr
         assert "user:**@host" in found.stdout
 
 
 def test_config_show_names_variables_of_other_programs() -> None:
     shown = repot_process("config", "show", "--json", WORKER_LOGLEVEL="info", HEALTHCHECK_INTERVAL="5s")
-    assert 0 == shown.returncode
+    assert shown.returncode == 0
     assert "WORKER_LOGLEVEL is set, but is not a setting of repot" in shown.stderr
     assert "HEALTHCHECK_INTERVAL is set" in shown.stderr
 
 
 def test_config_show_as_json_is_data() -> None:
     lines = json.loads(repot_process("config", "show", "--json").stdout)["settings"]
-    assert {"value": 7200, "origin": "WORKER_VISIBILITY_TIMEOUT (repot's default)"} == lines[
-        "broker_transport_options.visibility_timeout"
-    ]
+    assert lines["broker_transport_options.visibility_timeout"] == {
+        "value": 7200,
+        "origin": "WORKER_VISIBILITY_TIMEOUT (repot's default)",
+    }
 
 
 CONFIGURED = """
@@ -64,8 +65,8 @@ def test_config_show_of_an_application(tmp_path: Path, option: str) -> None:
         assert code == found.returncode, found.stderr
     (tmp_path / "shop.py").rename(tmp_path / "shpo.py")
     shown = json.loads(repot_process("config", "show", "--json", *given, PYTHONPATH=str(tmp_path), **named).stdout)
-    assert "shpo" == shown["app"]
-    assert "redis://localhost:1/0" == shown["settings"]["broker_url"]["value"]
+    assert shown["app"] == "shpo"
+    assert shown["settings"]["broker_url"]["value"] == "redis://localhost:1/0"
 
 
 #: Celery keeps what a receiver of its signals raises to itself.
@@ -94,7 +95,7 @@ def test_a_refused_variable_is_one_message_of_celerys_command(
     text: str, command: tuple[str, ...], tmp_path: Path
 ) -> None:
     found = beside(text, command, tmp_path, WORKER_BROKER_URL=f"amqp://user:{PLANTED}#@host//")
-    assert 2 == found.returncode
+    assert found.returncode == 2
     # Celery's worker may warn of its own
     assert "\nerror: " in f"\n{found.stderr}"
     assert "WORKER_BROKER_URL" in found.stderr
@@ -106,7 +107,7 @@ def test_a_refused_variable_is_one_message_of_celerys_command(
 @pytest.mark.parametrize("text", [CONFIGURED, LATER], ids=["", "later"])
 def test_a_refused_option_is_one_message_of_celerys_command(text: str, tmp_path: Path) -> None:
     found = beside(text, (*BY_WORKER, "--autoscale=8,2"), tmp_path, WORKER_BROKER_URL="amqp://localhost:1//")
-    assert 2 == found.returncode
+    assert found.returncode == 2
     assert "\nerror: " in f"\n{found.stderr}"
     assert "--autoscale is '8,2'" in found.stderr
     assert "write 8,8 for a pool of one size" in found.stderr
@@ -115,7 +116,7 @@ def test_a_refused_option_is_one_message_of_celerys_command(text: str, tmp_path:
 
 def test_findings_of_the_doctor_are_the_exit_code_of_celerys_command(tmp_path: Path) -> None:
     found = beside(CONFIGURED, BY_CELERY, tmp_path, WORKER_BROKER_URL="amqp://", WORKER_PUBLISHER_CONFIRMS="0")
-    assert 4 == found.returncode, found.stderr
+    assert found.returncode == 4, found.stderr
     assert "RPT204" in found.stdout
 
 
@@ -134,7 +135,7 @@ def test_celerys_own_command_shows_the_same_message() -> None:
         text=True,
         check=False,
     )
-    assert 2 == found.returncode
+    assert found.returncode == 2
     assert found.stderr.startswith("error: the environment is not a valid configuration")
     assert "Traceback" not in found.stderr
     assert PLANTED not in found.stdout + found.stderr

@@ -166,7 +166,7 @@ def test_what_an_application_prints_is_no_data(written: Callable[..., str], capf
         "subprocess.run(['echo', 'by a program'])\n"
         f"atexit.register(print, '{{}}')\n{APPLICATION}"
     )
-    assert "redis" == with_python(name).servers[0].scheme
+    assert with_python(name).servers[0].scheme == "redis"
     out, err = capfd.readouterr()
     assert not out
     assert all(text in err for text in ("by print", "past Python", "by a program"))
@@ -183,8 +183,8 @@ def test_an_application_finds_the_directory_and_the_variables_of_its_user(
         "assert os.path.exists('shop{N}.py')\n"
     )
     found = with_python(name)
-    assert 4711 == found.option("visibility_timeout")
-    assert "CELERY_RESULT_BACKEND (environment)" == found.settings["result_backend"].origin
+    assert found.option("visibility_timeout") == 4711
+    assert found.settings["result_backend"].origin == "CELERY_RESULT_BACKEND (environment)"
 
 
 def test_nothing_is_written_beside_the_application(
@@ -219,7 +219,7 @@ def test_no_report_shows_a_password(written: Callable[..., str]) -> None:
     report = judge(found)
     assert report.findings
     shown = [text.render([report], verbose=True), *(render([report]) for render in FORMATS.values())]
-    assert [] == [one for one in shown if PLANTED in one]
+    assert [one for one in shown if PLANTED in one] == []
     assert PLANTED not in repr(found)
 
 
@@ -291,7 +291,7 @@ def test_an_application_that_never_ends_has_answered(
 ) -> None:
     monkeypatch.setattr("repot.doctor.interpreter._END_S", 0.1)
     name = written(f"import threading\nthreading.Thread(target=threading.Event().wait).start()\n{APPLICATION}")
-    assert "redis" == with_python(name).servers[0].scheme
+    assert with_python(name).servers[0].scheme == "redis"
 
 
 def test_what_only_its_own_repot_knows_is_unknown(written: Callable[..., str]) -> None:
@@ -303,7 +303,7 @@ def test_what_only_its_own_repot_knows_is_unknown(written: Callable[..., str]) -
         "def charge(order): ...\n"
     )
     found = with_python(name)
-    assert [True] == [task.guarded for task in found.tasks]
+    assert [task.guarded for task in found.tasks] == [True]
     with pytest.raises(FactUnknown, match="the repot of its own environment"):
         _ = found.has_database_store
     for rule in ("RPT208", "RPT903"):

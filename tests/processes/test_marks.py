@@ -46,4 +46,4 @@ def test_each_case_of_a_mark_is_one_of_its_tests() -> None:
             f"{line}[".startswith((f"{test}[", f"{test}::")) and case in line.partition("[")[2] for line in collected
         )
     ]
-    assert [] == missing
+    assert missing == []

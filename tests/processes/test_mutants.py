@@ -75,17 +75,17 @@ def command(root: Path, *arguments: str) -> subprocess.Popen[str]:
 def tried(root: Path, *arguments: str) -> tuple[int, str]:
     program = command(root, *arguments)
     output, _ = program.communicate(timeout=120)
-    assert [] == list((root / "files").iterdir())
+    assert list((root / "files").iterdir()) == []
     return program.returncode, output
 
 
 def test_a_defect_is_caught_in_this_process_and_in_those_that_tests_start(tmp_path: Path) -> None:
     root = repository(tmp_path, entry(2), entry(3), entry(7, more='equivalent = "7 is as good as 1"'))
     code, output = tried(root)
-    assert 0 == code, output
-    assert "caught" == output.partition("it is 2")[0].splitlines()[-1].split()[0]
+    assert code == 0, output
+    assert output.partition("it is 2")[0].splitlines()[-1].split()[0] == "caught"
     # seen by a process alone
-    assert "caught" == output.partition("it is 3")[0].splitlines()[-1].split()[0]
+    assert output.partition("it is 3")[0].splitlines()[-1].split()[0] == "caught"
     assert "it is 7: 7 is as good as 1" in output
     assert "3 defects: 2 caught, 1 equivalent" in output
 
@@ -95,7 +95,7 @@ def test_what_is_not_as_the_list_says_ends_it_with_4(tmp_path: Path) -> None:
     # it would catch each defect
     entries += [entry(9, "tests/test_red.py")]
     code, output = tried(repository(tmp_path, *entries))
-    assert 4 == code, output
+    assert code == 4, output
     for verdict, text in (
         ("STAYED GREEN", "it is 8"),
         ("ROTTEN", "it is 2: listed as equivalent, and caught"),
@@ -107,9 +107,9 @@ def test_what_is_not_as_the_list_says_ends_it_with_4(tmp_path: Path) -> None:
 
 def test_the_list_is_shown_and_a_name_chooses(tmp_path: Path) -> None:
     root = repository(tmp_path, entry(2), entry(8))
-    assert (0, "routing      it is 2\nrouting      it is 8\n") == tried(root, "--list")
-    assert (0, "routing      it is 8\n") == tried(root, "--list", "is 8")
-    assert (0, "routing      it is 2\nrouting      it is 8\n") == tried(root, "--list", "routing")
+    assert tried(root, "--list") == (0, "routing      it is 2\nrouting      it is 8\n")
+    assert tried(root, "--list", "is 8") == (0, "routing      it is 8\n")
+    assert tried(root, "--list", "routing") == (0, "routing      it is 2\nrouting      it is 8\n")
 
 
 def test_an_entry_whose_text_is_gone_is_named_before_anything_is_tried(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_a_signal_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     wait_until(lambda: _sleepers(root), within_s=60, what="a test hangs")
     program.send_signal(signal.SIGTERM)
     program.communicate(timeout=60)
-    assert 130 == program.returncode
-    assert ([], []) == (list((root / "files").iterdir()), _sleepers(root))
+    assert program.returncode == 130
+    assert (list((root / "files").iterdir()), _sleepers(root)) == ([], [])
 
 
 def _sleepers(root: Path) -> list[str]:

@@ -53,7 +53,7 @@ def test_a_full_disk_is_one_line() -> None:
             env={},
             check=False,
         )
-    assert (1, "error: the output cannot be written: No space left on device\n") == (found.returncode, found.stderr)
+    assert (found.returncode, found.stderr) == (1, "error: the output cannot be written: No space left on device\n")
 
 
 def test_the_broken_pipe_of_a_broker_is_an_error() -> None:

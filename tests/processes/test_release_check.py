@@ -46,15 +46,15 @@ def repository(tmp_path: Path) -> Repository:
 def test_a_signed_off_tag_prints_its_part_of_the_changelog(repository: Repository) -> None:
     repository.git("tag", "--annotate", "v0.2.0", "-m", SIGNED)
     found = repository.check()
-    assert (0, "") == (found.returncode, found.stderr)
-    assert "### Fixed\n\n- Two.\n" == found.stdout
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout == "### Fixed\n\n- Two.\n"
 
 
 def test_a_tag_that_is_missing_or_light_or_not_signed_off_is_refused(repository: Repository) -> None:
     assert "there is no tag v0.2.0" in repository.check().stderr
     repository.git("tag", "v0.2.0")
     found = repository.check()
-    assert (1, "") == (found.returncode, found.stdout)
+    assert (found.returncode, found.stdout) == (1, "")
     assert "light tag" in found.stderr
     repository.git("tag", "--force", "--annotate", "v0.2.0", "-m", "0.2.0")
     assert "Signed-off-by" in repository.check().stderr

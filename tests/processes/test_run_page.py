@@ -45,7 +45,7 @@ def printing(*lines: str) -> str:
 )
 def test_a_page_that_says_what_happens_is_followed(tmp_path: Path, expected: list[str]) -> None:
     found = follow(tmp_path, printing("step 12.5", "lost 0, 20%") + block("text", *expected))
-    assert 0 == found.returncode, found.stderr
+    assert found.returncode == 0, found.stderr
     assert "  $ cat out.txt\n  step 12.5\n  lost 0, 20%\n" in found.stdout
     assert (tmp_path / "report.html").exists()
 
@@ -65,7 +65,7 @@ def test_a_page_that_says_what_happens_is_followed(tmp_path: Path, expected: lis
 )
 def test_a_page_that_says_something_else_fails(tmp_path: Path, printed: list[str], expected: list[str]) -> None:
     found = follow(tmp_path, printing(*printed) + block("text", *expected))
-    assert 1 == found.returncode, found.stdout
+    assert found.returncode == 1, found.stdout
     assert "`cat out.txt` should have printed" in found.stderr
     assert not (tmp_path / "report.html").exists()
 
@@ -73,13 +73,13 @@ def test_a_page_that_says_something_else_fails(tmp_path: Path, printed: list[str
 @pytest.mark.parametrize(("code", "info"), [(3, "sh"), (0, "sh exit=4"), (5, "sh exit=4")])
 def test_another_exit_code_fails(tmp_path: Path, code: int, info: str) -> None:
     found = follow(tmp_path, block("sh file=x.sh", f"exit {code}") + "\n" + block(info, "bash x.sh"))
-    assert 1 == found.returncode
+    assert found.returncode == 1
     assert f"It exited with {code}" in found.stderr
 
 
 def test_only_the_last_command_of_a_block_may_fail(tmp_path: Path) -> None:
-    assert 1 == follow(tmp_path, block("sh exit=1", "false", "true")).returncode
-    assert 0 == follow(tmp_path, block("sh exit=1", "true", "false")).returncode
+    assert follow(tmp_path, block("sh exit=1", "false", "true")).returncode == 1
+    assert follow(tmp_path, block("sh exit=1", "true", "false")).returncode == 0
 
 
 def test_a_terminal_shows_ends_and_starts_again(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_terminal_shows_ends_and_starts_again(tmp_path: Path) -> None:
         ]
     )
     found = follow(tmp_path, page)
-    assert 0 == found.returncode, found.stderr
+    assert found.returncode == 0, found.stderr
     marked = [line.strip() for line in found.stdout.splitlines() if line.startswith("  [one]")]
     typed = ["[one] $ python waits.py", "[one] begun", "[one] ^C", "[one] $ ANY=thing python waits.py"]
     assert [*typed, "[one] begun", "[one] ^C", "[one] ended 7"] == marked
@@ -104,7 +104,7 @@ def test_a_terminal_shows_ends_and_starts_again(tmp_path: Path) -> None:
 def test_a_terminal_that_ends_by_itself_fails(tmp_path: Path) -> None:
     page = block("sh terminal=one", "true") + "\n" + block("text terminal=one", "begun")
     found = follow(tmp_path, page)
-    assert 1 == found.returncode
+    assert found.returncode == 1
     assert "`true` in the terminal [one] ended by itself with 0" in found.stderr
 
 
@@ -117,14 +117,14 @@ def test_a_diff_changes_a_file(tmp_path: Path) -> None:
         [FILE, change, block("sh", "cat x.py"), block("text", "import a", "import b", "", "print(1)", "print(3)")]
     )
     found = follow(tmp_path, page)
-    assert 0 == found.returncode, found.stderr
+    assert found.returncode == 0, found.stderr
     assert "  x.py, 6 lines:\n     import a\n    +import b\n    ...\n" in found.stdout
 
 
 @pytest.mark.parametrize("lines", [["-one(2)"], ["-ne()"], [" import a", "-one()"]])
 def test_a_diff_of_other_lines_fails(tmp_path: Path, lines: list[str]) -> None:
     found = follow(tmp_path, FILE + "\n" + block("diff file=x.py", *lines))
-    assert 1 == found.returncode
+    assert found.returncode == 1
     assert "x.py should have these lines once:" in found.stderr
 
 
@@ -139,7 +139,7 @@ def test_a_command_may_end_a_terminal(tmp_path: Path) -> None:
         ]
     )
     found = follow(tmp_path, page)
-    assert 0 == found.returncode, found.stderr
+    assert found.returncode == 0, found.stderr
     assert "^C" not in found.stdout
 
 
@@ -154,6 +154,6 @@ def test_a_readme_works_in_a_copy_of_its_directory(tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, str(SCRIPT), str(page)], capture_output=True, text=True, timeout=60, check=False
     )
-    assert 0 == found.returncode, found.stderr
-    assert "one\n" == (tmp_path / "shop.txt").read_text()
+    assert found.returncode == 0, found.stderr
+    assert (tmp_path / "shop.txt").read_text() == "one\n"
     assert {"README.md", "shop.txt"} == {path.name for path in tmp_path.iterdir()}

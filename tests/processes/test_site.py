@@ -72,7 +72,7 @@ def build(
 def test_links_of_the_repository_become_links_of_the_site(tmp_path: Path) -> None:
     """A file that the site does not have is named; a block of code stays."""
     built = build(tmp_path)
-    assert 0 == built.returncode, built.stderr
+    assert built.returncode == 0, built.stderr
     html = (tmp_path / "site" / "index.html").read_text()
     for expected in (
         '<a href="other/#a-heading">page</a>',
@@ -84,7 +84,7 @@ def test_links_of_the_repository_become_links_of_the_site(tmp_path: Path) -> Non
         assert expected in html, expected
     for option in ("```", "not-run", "exit=4", "terminal="):
         assert option not in html
-    assert 3 == html.count('<div class="highlight"><pre>') - html.count("[untouched]")
+    assert html.count('<div class="highlight"><pre>') - html.count("[untouched]") == 3
     assert '<a href="../other/">A page</a>' in (tmp_path / "site" / "changelog" / "index.html").read_text()
     contributing = (tmp_path / "site" / "contributing" / "index.html").read_text()
     assert "The code (<code>repot/errors.py</code>)" in contributing
@@ -105,7 +105,7 @@ def test_a_broken_link_and_another_host_fail_the_build(tmp_path: Path, text: str
     built = build(tmp_path, index=f"{INDEX}\n{text}\n")
     assert built.returncode != 0
     assert named in built.stderr
-    assert 1 == built.stderr.count("WARNING -")
+    assert built.stderr.count("WARNING -") == 1
 
 
 def test_a_page_without_a_place_fails_the_build(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def _await_unacked(settings: ExplicitSettings, queue: str) -> None:
     def counted() -> bool:
         (node,) = status_file.nodes(settings.status_dir)  # type: ignore[arg-type]
         found = status_file.read(status_file.path_of(settings.status_dir, node))  # type: ignore[arg-type]
-        return [(0, 1)] == [(one.depth.ready, one.depth.unacked) for one in counter.count(found.link) if one.depth]
+        return [(one.depth.ready, one.depth.unacked) for one in counter.count(found.link) if one.depth] == [(0, 1)]
 
     with closing(counter):
         wait_until(counted, within_s=20, what=f"one message of {queue} is in hand")
@@ -163,7 +163,7 @@ def test_a_redis_cluster_is_named(cluster: Server, command: tuple[str, ...]) -> 
     """It answers: no one should look for a server that is down."""
     given = [*command, cluster.url] if "--from" in command else command
     found = CliRunner().invoke(main, given, env={"WORKER_BROKER_URL": cluster.url})
-    assert 2 == found.exit_code, found.output
+    assert found.exit_code == 2, found.output
     assert f"error: {cluster.url} is a Redis Cluster, for which Celery has no transport: " in found.stderr
     assert "hint: Name a Redis without cluster mode, or RabbitMQ." in found.stderr
 

@@ -207,7 +207,7 @@ def test_an_alert_is_raised_once_and_else_silent(alert: str, tmp_path: Path) -> 
     promtool = shutil.which("promtool")
     assert promtool, "install it: scripts/setup prometheus"
     ended = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, check=False)
-    assert 0 == ended.returncode, ended.stdout + ended.stderr
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def test_every_alert_on_rollouts_and_the_outbox_has_a_case() -> None:

@@ -49,7 +49,7 @@ def test_a_success_that_comes_while_retry_is_stored_stays(backends: tuple[Any, A
     task_id = str(uuid4())
     _retried_while(mine, lambda: others.mark_as_done(task_id, 42))
     mine.mark_as_retry(task_id, ValueError("killed"))
-    assert (states.SUCCESS, 42) == (others.get_state(task_id), others.get_result(task_id))
+    assert (others.get_state(task_id), others.get_result(task_id)) == (states.SUCCESS, 42)
 
 
 def test_a_failure_that_comes_while_retry_is_stored_stays(backends: tuple[Any, Any]) -> None:

@@ -97,8 +97,8 @@ def test_each_message_meets_its_decision(broker: Broker, declared: Callable[...,
         return Discard() if place % 3 == 1 else Forward(Message(b"new", headers={"place": place}), other)
 
     assert Browsed(kept=2, forwarded=2, discarded=2) == broker.browse(queue, decide)
-    assert [0, 3] == [one.headers["place"] for one in seen(broker, queue)]
-    assert [(b"new", 2), (b"new", 5)] == [(one.body, one.headers["place"]) for one in seen(broker, other)]
+    assert [one.headers["place"] for one in seen(broker, queue)] == [0, 3]
+    assert [(one.body, one.headers["place"]) for one in seen(broker, other)] == [(b"new", 2), (b"new", 5)]
 
 
 def test_a_forwarded_message_is_one_of_kombus(server: Server, broker: Broker, declared: Callable[..., str]) -> None:
@@ -110,8 +110,8 @@ def test_a_forwarded_message_is_one_of_kombus(server: Server, broker: Broker, de
         broker.browse(queue, lambda message: Forward(message, other))
         theirs: Any = Queue(other)(connection.default_channel)
         found = wait_until(theirs.get, within_s=30, what="the message is there")
-        assert ("1", "text/plain", {"place": 1}) == (found.payload, found.content_type, found.headers)
-        assert (6, "c", "r") == tuple(found.properties[name] for name in ("priority", "correlation_id", "reply_to"))
+        assert (found.payload, found.content_type, found.headers) == ("1", "text/plain", {"place": 1})
+        assert tuple(found.properties[name] for name in ("priority", "correlation_id", "reply_to")) == (6, "c", "r")
         found.ack()
 
 
@@ -131,7 +131,7 @@ def test_priorities_are_kept_on_redis(redis: Server) -> None:
         channel: Any = connection.default_channel
         keys = channel.client.keys(f"{options['global_keyprefix']}to*")
         assert {b"to", b"to:2", b"to:8"} == {bytes(key).partition(b":")[2] for key in keys}
-        assert 3 == broker.depth("to").ready
+        assert broker.depth("to").ready == 3
 
 
 def test_forwarding_to_no_queue_removes_nothing(rabbitmq: Server) -> None:
@@ -158,7 +158,7 @@ def test_forwarding_to_a_full_queue_removes_nothing(rabbitmq: Server) -> None:
         wait_until(lambda: len(seen(broker, queue.name)) == 3, within_s=30, what="they are there")
         with pytest.raises(Unroutable, match="no more"):
             broker.browse(queue.name, lambda message: Forward(message, full.name))
-        assert 2 == len(seen(broker, queue.name))
+        assert len(seen(broker, queue.name)) == 2
 
 
 @pytest.mark.promise
@@ -192,7 +192,7 @@ def test_a_key_that_is_no_list_is_no_queue_and_takes_no_message(redis: Server) -
         raw.set(other, "a string")
         with pytest.raises(Unroutable, match="no list"):
             broker.browse(queue, lambda message: Forward(message, other))
-        assert [b"0"] == [one.body for one in seen(broker, queue)]
+        assert [one.body for one in seen(broker, queue)] == [b"0"]
         with pytest.raises(FactUnknown, match="no list"):
             broker.browse(other, lambda _: Keep())
 
@@ -204,7 +204,7 @@ def test_what_is_no_message_is_shown_and_can_be_discarded(redis: Server) -> None
     name = f"browse-{uuid4()}"
     with closing(redis.open()) as broker, client.Redis.from_url(redis.url) as raw:
         raw.lpush(name, b"\xff\x00", b'{"body": 1}', b"[]")
-        assert [b"\xff\x00", b'{"body": 1}', b"[]"] == [one.body for one in seen(broker, name)]
+        assert [one.body for one in seen(broker, name)] == [b"\xff\x00", b'{"body": 1}', b"[]"]
         assert Browsed(discarded=3) == broker.browse(name, lambda _: Discard())
         assert not raw.exists(name)
 

@@ -72,10 +72,10 @@ class Raising(SimpleNamespace):
 
 def test_an_error_in_a_case_fails_that_case_alone(caplog: pytest.LogCaptureFixture) -> None:
     found, recorded = on(Raising(error=ZeroDivisionError("by redis://:word@host/0")))
-    assert [1, 2, 3] == [one.number for one in found.unmeasured]
+    assert [one.number for one in found.unmeasured] == [1, 2, 3]
     assert all(one.failed and one.why.startswith("ZeroDivisionError: by redis://") for one in found.unmeasured)
     assert "word" not in str(found.unmeasured)
-    assert (3, False) == (len(recorded.results), found.interrupted)
+    assert (len(recorded.results), found.interrupted) == (3, False)
     assert "failed" in caplog.text
 
 

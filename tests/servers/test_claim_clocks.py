@@ -89,11 +89,11 @@ def test_a_living_owner_keeps_its_claim(clocked: Clocked, seconds: float) -> Non
         clocked.clock.set(ahead_s)
         assert abs(clocked.now() - time() - ahead_s) < 0.3
         clocked.let_pass(1.5)
-        assert 0 == clocked.client.llen(clocked.queue)
+        assert clocked.client.llen(clocked.queue) == 0
         assert abs(clocked.score(tag) - clocked.now()) < LEASE_S
     assert clocked.owner.holds(tag)
     clocked.owner.settle(tag)
-    assert 0 == clocked.client.hlen("unacked")
+    assert clocked.client.hlen("unacked") == 0
 
 
 @pytest.mark.parametrize("seconds", JUMPS)
@@ -104,8 +104,8 @@ def test_what_a_dead_owner_held_returns(clocked: Clocked, seconds: float) -> Non
     clocked.clock.set(seconds)
     wait_until(lambda: clocked.client.llen(clocked.queue), within_s=20, what="it is put back")
     (element,) = clocked.client.lrange(clocked.queue, 0, -1)
-    assert 1 == read_redis(element.decode())[0].properties.get(DEATHS_PROPERTY, 1)
-    assert 0 == clocked.client.hlen("unacked")
+    assert read_redis(element.decode())[0].properties.get(DEATHS_PROPERTY, 1) == 1
+    assert clocked.client.hlen("unacked") == 0
 
 
 class _Watched:
@@ -167,7 +167,7 @@ def test_a_running_task_outlives_a_failover_to_another_clock(redis: Server, tmp_
         journal, hold = Journal(tmp_path / "journal"), tmp_path / "hold"
 
         def said(what: str, task: str = "") -> int:
-            assert [None, None] == [one.exit_code for one in workers], workers[0].log_tail(20) + workers[1].log_tail(20)
+            assert [one.exit_code for one in workers] == [None, None], workers[0].log_tail(20) + workers[1].log_tail(20)
             return sum((line.kind, line.task) == (what, task) for line in journal.read())
 
         wait_until(lambda: said(READY) == 2, within_s=READY_WITHIN_S, what="both consume")
@@ -190,5 +190,5 @@ def test_a_running_task_outlives_a_failover_to_another_clock(redis: Server, tmp_
         # the frozen one is awake, and has the message in hand until it follows the new one
         again = str(client.send_task("repot.run", (0,)).id)
         wait_until(lambda: said(ENDED, again), within_s=30, what="the next one runs")
-        assert 1 == said(STARTED, task)
-        assert 0 == watched.client.llen("q")
+        assert said(STARTED, task) == 1
+        assert watched.client.llen("q") == 0

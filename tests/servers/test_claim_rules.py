@@ -90,9 +90,9 @@ def place(redis: Server) -> Iterator[Place]:
 
 def test_what_a_dead_owner_held_returns_once_with_its_death_counted(place: Place) -> None:
     place.claim(place.other, age_s=LEASE_S + 1)
-    assert [1, 0] == [place.recover(place.own) for _ in range(2)]
+    assert [place.recover(place.own) for _ in range(2)] == [1, 0]
     (found,) = place.waiting()
-    assert 1 == found["properties"][DEATHS_PROPERTY]
+    assert found["properties"][DEATHS_PROPERTY] == 1
     assert place.in_hand() == set()
 
 
@@ -111,14 +111,14 @@ def test_a_lease_is_its_owner_s_and_not_that_of_who_looks(place: Place, redis: S
 def test_a_living_owner_recovers_nothing_of_its_own(place: Place) -> None:
     tag = place.claim(place.own, age_s=LEASE_S + 1)
     with _held(place.own, tag):
-        assert 0 == place.recover(place.own)
+        assert place.recover(place.own) == 0
     assert {tag} == place.in_hand()
 
 
 def test_when_nobody_looked_each_owner_gets_the_time_of_its_lease_first(place: Place) -> None:
     """Redis stood still, or failed over: its owners could not renew."""
     tag = place.claim(place.other, age_s=LEASE_S + 1)
-    assert 0 == place.own.recover(EVERY_S)
+    assert place.own.recover(EVERY_S) == 0
     assert {tag} == place.in_hand()
 
 
@@ -127,7 +127,7 @@ def test_what_is_in_the_future_of_a_clock_that_went_back_counts_as_of_now(place:
     place.client.zadd("unacked_index", {stock: place.now() + 7200})
     for key in ("unacked_recovery", "unacked_recovery:since"):
         place.client.set(key, place.now() + 7200, px=7200000)
-    assert 0 == place.own.recover(EVERY_S)
+    assert place.own.recover(EVERY_S) == 0
     assert abs(place.age_s(tag)) < LEASE_S / 2
     # its worker's clock, and not that of Redis, may be ahead
     assert place.age_s(stock) < -7000
@@ -135,14 +135,14 @@ def test_what_is_in_the_future_of_a_clock_that_went_back_counts_as_of_now(place:
     assert place.client.pttl("unacked_recovery") <= 1000 * EVERY_S
     place.client.zrem("unacked_index", stock)
     place.client.zadd("unacked_index", {tag: place.now() - LEASE_S})
-    assert 1 == place.recover(place.own)
+    assert place.recover(place.own) == 1
 
 
 def test_what_went_back_does_not_begin_and_what_has_begun_does_not_go_back(place: Place) -> None:
     begun, withdrawn = place.claim(place.own, age_s=0), place.claim(place.own, age_s=0)
     with _held(place.own, begun), _held(place.own, withdrawn):
         assert place.own.begin(begun)
-        assert (False, True) == (place.own.withdraw(begun), place.own.withdraw(withdrawn))
+        assert (place.own.withdraw(begun), place.own.withdraw(withdrawn)) == (False, True)
         assert not place.own.begin(withdrawn)
     assert not place.own.begin(begun)
 
@@ -153,16 +153,16 @@ def test_what_was_not_renewed_for_a_lease_begins_only_if_it_is_still_in_hand(pla
         for tag in (kept, gone):
             place.own._held[tag] -= LEASE_S + 1
         place.own._remove(place.own._server, gone)
-        assert (True, False) == (place.own.begin(kept), place.own.begin(gone))
-        assert (True, False) == (place.own.holds(kept), place.own.holds(gone))
+        assert (place.own.begin(kept), place.own.begin(gone)) == (True, False)
+        assert (place.own.holds(kept), place.own.holds(gone)) == (True, False)
 
 
 def test_one_process_looks_in_a_time(place: Place) -> None:
     place.claim(place.other, age_s=LEASE_S + 1)
     place.scans_go_on()
     place.client.set("unacked_recovery", "1")
-    assert 0 == place.own.recover(EVERY_S)
-    assert 1 == place.recover(place.own)
+    assert place.own.recover(EVERY_S) == 0
+    assert place.recover(place.own) == 1
 
 
 def test_renewing_keeps_what_is_held_and_names_what_is_gone(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -173,7 +173,7 @@ def test_renewing_keeps_what_is_held_and_names_what_is_gone(place: Place, caplog
         assert place.age_s(kept) < 5
         # it is not claimed again by its renewal
         assert {kept} == place.in_hand()
-        assert (True, False) == (place.own.holds(kept), place.own.holds(gone))
+        assert (place.own.holds(kept), place.own.holds(gone)) == (True, False)
     assert "claim_lost" in [getattr(one, "action", "") for one in caplog.records]
 
 
@@ -181,13 +181,13 @@ def test_an_owner_that_slept_removes_nothing_that_was_handed_out_again(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     tag = place.claim(place.own, age_s=LEASE_S + 1)
-    assert 1 == place.recover(place.other)
+    assert place.recover(place.other) == 1
     again = place.claim(place.other)
     place.own.settle(tag)
     assert {again} == place.in_hand()
-    assert 1 == len(place.waiting())
-    assert ["ack_fenced"] == [one.action for one in caplog.records if getattr(one, "action", "").startswith("ack")]  # type: ignore[attr-defined]
-    assert (False, True) == (place.own.still_holds(tag), place.other.still_holds(again))
+    assert len(place.waiting()) == 1
+    assert [one.action for one in caplog.records if getattr(one, "action", "").startswith("ack")] == ["ack_fenced"]  # type: ignore[attr-defined]
+    assert (place.own.still_holds(tag), place.other.still_holds(again)) == (False, True)
 
 
 def test_a_claim_that_was_renewed_since_it_was_seen_is_not_put_back(place: Place) -> None:
@@ -196,15 +196,15 @@ def test_a_claim_that_was_renewed_since_it_was_seen_is_not_put_back(place: Place
     value = place.client.hget("unacked", tag).decode()
     with _held(place.other, tag):
         place.other.renew()
-    assert 0 == place.own._recover(tag, value)
+    assert place.own._recover(tag, value) == 0
     assert ({tag}, []) == (place.in_hand(), place.waiting())
 
 
 def test_of_two_processes_that_have_seen_a_dead_claim_one_puts_it_back(place: Place) -> None:
     tag = place.claim(place.other, age_s=LEASE_S + 1)
     value = place.client.hget("unacked", tag).decode()
-    assert [1, 0] == [claims._recover(tag, value) for claims in (place.own, place.other)]
-    assert 1 == len(place.waiting())
+    assert [claims._recover(tag, value) for claims in (place.own, place.other)] == [1, 0]
+    assert len(place.waiting()) == 1
 
 
 def test_what_is_given_back_is_first_or_last_and_was_no_death(place: Place) -> None:
@@ -215,8 +215,8 @@ def test_what_is_given_back_is_first_or_last_and_was_no_death(place: Place) -> N
     # the next one to be taken is at the right
     (*_, taken_next), taken_last = (found := place.waiting()), found[0]
     assert taken_next["body"] != taken_last["body"]
-    assert {"old": 1} == found[1]
-    assert [False, False] == [DEATHS_PROPERTY in one["properties"] for one in (taken_next, taken_last)]
+    assert found[1] == {"old": 1}
+    assert [DEATHS_PROPERTY in one["properties"] for one in (taken_next, taken_last)] == [False, False]
     bodies = {key: to_redis(Message(key, "application/json", "utf-8", {}, {}), "", "") for key in (b"first", b"last")}
     assert [json.loads(bodies[key])["body"] for key in (b"first", b"last")] == [taken_next["body"], taken_last["body"]]
     assert place.in_hand() == set()
@@ -225,7 +225,7 @@ def test_what_is_given_back_is_first_or_last_and_was_no_death(place: Place) -> N
 def test_an_entry_that_cannot_be_read_is_kept_aside(place: Place) -> None:
     tag = place.claim(place.other, age_s=LEASE_S + 1)
     place.client.hset("unacked", tag, "no message")
-    assert 0 == place.recover(place.own)
+    assert place.recover(place.own) == 0
     assert (set(), [b"no message"]) == (place.in_hand(), place.client.lrange("unacked_unreadable", 0, -1))
 
 
@@ -240,7 +240,7 @@ def test_a_tag_says_who_when_and_for_how_long(place: Place) -> None:
     tag = place.claim(place.own)
     found = Claim.of(tag)
     assert found is not None
-    assert (LEASE_S, "own@host") == (found.lease_s, found.worker)
+    assert (found.lease_s, found.worker) == (LEASE_S, "own@host")
     assert abs(found.claimed_at - place.now()) < 60
     # a late ACK finds nothing of another delivery, also of one in the same millisecond
     assert place.own.next_tag() != place.own.next_tag()

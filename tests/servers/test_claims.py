@@ -564,7 +564,7 @@ def test_what_redis_refuses_for_a_while_is_waited_out(own: Server, word: str, ca
             # it asks each second, and says it once
             for _ in range(10):
                 taker.serve(0.3)
-        assert 1 == caplog.text.count("gives out no message")
+        assert caplog.text.count("gives out no message") == 1
         _send(own, queue)
         taker.take()
         assert "gives out messages again" in caplog.text

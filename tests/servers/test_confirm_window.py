@@ -93,7 +93,7 @@ def test_many_wait_together(sender: Sender) -> None:
         sent += [one.id for one in together.children]
         assert monotonic() - begun < 100 * 0.4 / 2
     found = sender.waiting()
-    assert 101 == len(found)
+    assert len(found) == 101
     assert sent == found[1:]
 
 
@@ -278,7 +278,7 @@ def test_what_no_queue_takes_is_refused(sender: Sender) -> None:
         lost = sender.task.apply_async(("a",), exchange=sender.queue, routing_key="nowhere").id
         filled = [sender.task.apply_async(("a",), queue=full, routing_key=full.name).id for _ in range(4)]
     assert {lost, *filled[1:]} == set(raised.value.refused)
-    assert () == raised.value.unknown
+    assert raised.value.unknown == ()
     assert {good} == sender.pending()
     copy = pickle.loads(pickle.dumps(raised.value))  # noqa: S301 - our own
     assert (raised.value.refused, str(raised.value)) == (copy.refused, str(copy))
@@ -288,7 +288,7 @@ def test_an_error_in_the_block_is_not_hidden_and_what_was_sent_is_confirmed(send
     with pytest.raises(ZeroDivisionError), repot.confirm_window(sender.app):  # noqa: PT012
         sent = {sender.task.delay("a").id for _ in range(10)}
         sent.add(1 / 0)  # type: ignore[arg-type]
-    assert 10 == len(sender.pending() & sent)
+    assert len(sender.pending() & sent) == 10
 
 
 def test_a_block_is_its_thread_s_alone(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:

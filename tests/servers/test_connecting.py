@@ -43,4 +43,4 @@ def test_a_lost_link_in_a_poll_ends_no_worker(redis: Server, toxiproxy: Server) 
             with suppress(*connection.connection_errors):
                 connection.collect(socket_timeout=5)
             ignore_errors(connection, connection.close)
-        assert 1 == redis.open().depth(queue.name).unacked
+        assert redis.open().depth(queue.name).unacked == 1

@@ -89,7 +89,7 @@ def test_each_run_costs_what_its_task_states(priced: Shop) -> None:
     spent, repeated, prevented = costs(priced, "timed")
     # as long as the test waits at most
     assert 1 + 10 * 0.5 <= spent < 1 + 10 * 30
-    assert (0, 0) == (repeated, prevented)
+    assert (repeated, prevented) == (0, 0)
 
 
 def test_a_run_that_is_killed_and_done_again_is_paid_for_twice(server: Server, redis: Server, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_prevented_run_is_not_paid_for(priced: Shop) -> None:
         what="the cost of three runs is estimated",
     )
     spent, repeated, prevented = costs(priced, "guarded_and_timed")
-    assert 0 == repeated
+    assert repeated == 0
     assert 3 <= spent < 10 * 30
     assert prevented == pytest.approx(3 * spent)
 
@@ -140,9 +140,9 @@ def test_metrics_have_the_costs_by_kind(priced: Shop) -> None:
         if one.name == "repot_task_cost"
     )
     found = {one.labels["kind"]: one.value for one in family.samples if one.labels["task"].endswith(".flat")}
-    assert {"spent": 2, "repeated": 0, "prevented": 0} == {
+    assert {
         kind: found[kind] - was for kind, was in zip(("spent", "repeated", "prevented"), BEFORE["flat"], strict=True)
-    }
+    } == {"spent": 2, "repeated": 0, "prevented": 0}
 
 
 def test_a_value_that_is_no_price_is_named_in_the_log(priced: Shop) -> None:

@@ -69,7 +69,7 @@ def test_threads_begin_nothing_that_was_given_back_with_its_link(
         second.stop()
     # by the first worker, behind all that its thread had before
     shop.get(shop.send("hold", "last", str(done)), within_s=60)
-    assert [1] * _RESERVED == [len(shop.effects(f"begun {value}")) for value in reserved]
+    assert [len(shop.effects(f"begun {value}")) for value in reserved] == [1] * _RESERVED
 
 
 @pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet", "solo"])

@@ -117,7 +117,7 @@ def test_json_of_a_migration(empty: str) -> None:
     (pending, done, nothing) = (
         json.loads(_repot(empty, "store", "migrate", "--json", *words).stdout) for words in ([], ["--execute"], [])
     )
-    assert ("", VERSIONS, []) == (pending["current"], [one["version"] for one in pending["pending"]], pending["done"])
+    assert (pending["current"], [one["version"] for one in pending["pending"]], pending["done"]) == ("", VERSIONS, [])
     assert (VERSIONS[-1], [], VERSIONS) == (done["current"], done["pending"], done["done"])
     assert (VERSIONS[-1], [], [], []) == (nothing["current"], nothing["pending"], nothing["done"], nothing["sql"])
 
@@ -310,7 +310,7 @@ def test_a_connection_in_use_is_closed_after_its_transaction(postgresql: Private
     with database.engine.begin() as connection:
         driver = connection.connection.driver_connection
         database.close()
-        assert [(1,)] == connection.execute(text("SELECT 1")).all()
+        assert connection.execute(text("SELECT 1")).all() == [(1,)]
     assert driver is not None
     assert driver.closed
 

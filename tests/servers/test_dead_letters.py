@@ -237,7 +237,7 @@ def test_a_task_that_is_dead_leaves_one_dead_letter(
     assert found.death.worker.startswith("celery@w-")
     assert found.death.died_at is not None
     failing.await_ok()
-    assert 1 == sum(one.id == found.id for one in failing.dead_letters())
+    assert sum(one.id == found.id for one in failing.dead_letters()) == 1
 
 
 @pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
@@ -313,7 +313,7 @@ def test_arguments_nested_too_deeply_go_whole_and_their_caller_gets_the_error(
         body, headers = f"[[{nested}], {{}}, {{}}]", {"task": "dead.ok", "id": task}
     sent = Message(body.encode(), "application/json", "utf-8", headers, {"priority": 0, "correlation_id": task})
     failing.raw(sent)
-    assert Reason.UNDECODABLE == failing.find_dead_letter(task).death.reason
+    assert failing.find_dead_letter(task).death.reason == Reason.UNDECODABLE
     wait_until(lambda: failing.client.backend.get_state(task) == "FAILURE", within_s=30, what="the caller hears of it")
     failing.await_ok()
 
@@ -350,10 +350,10 @@ def test_what_kills_its_worker_is_dead_the_next_time(
     worker.stop()
     failing.start(processes=1)
     found = failing.find_dead_letter(sent)
-    assert (Reason.DELIVERY_LIMIT, "repot.errors.DeliveryLimitReached") == (
+    assert (
         found.death.reason,
         found.death.exception,
-    )
+    ) == (Reason.DELIVERY_LIMIT, "repot.errors.DeliveryLimitReached")
     wait_until(lambda: failing.client.backend.get_state(sent) == "FAILURE", within_s=30, what="the caller hears of it")
     failing.await_ok()
     failing.await_settled()
@@ -374,7 +374,7 @@ def test_what_kills_its_worker_is_dead_without_any_redis(
         failing.workers.remove(worker)
         worker.stop()
     failing.start(processes=1)
-    assert Reason.DELIVERY_LIMIT == failing.find_dead_letter(sent).death.reason
+    assert failing.find_dead_letter(sent).death.reason == Reason.DELIVERY_LIMIT
     wait_until(lambda: failing.client.backend.get_state(sent) == "FAILURE", within_s=30, what="the caller hears of it")
     failing.await_settled()
 
@@ -443,7 +443,7 @@ def test_workers_that_lose_their_link_do_not_count(
 def test_a_compressed_task_stays_compressed(failing: FailingApp) -> None:
     sent = failing.send("dead.fail", "x" * 500, compression="gzip")
     found = failing.find_dead_letter(sent)
-    assert "application/x-gzip" == found.message.headers["compression"]
+    assert found.message.headers["compression"] == "application/x-gzip"
     assert len(found.message.body) < 200
     failing.run("replay", sent, "--execute")
     wait_until(
@@ -469,7 +469,7 @@ def test_other_pools(server: Server, opened: Callable[..., FailingApp], pool: st
     found = [
         failing.find_dead_letter(failing.send(name)).death.reason for name in ("dead.fail", "dead.reject", "dead.retry")
     ]
-    assert [Reason.FAILED, Reason.REJECTED, Reason.RETRIES_EXHAUSTED] == found
+    assert found == [Reason.FAILED, Reason.REJECTED, Reason.RETRIES_EXHAUSTED]
     failing.await_settled()
 
 
@@ -492,11 +492,11 @@ def test_what_rabbitmq_put_aside_itself(rabbitmq: Server, opened: Callable[..., 
 
             wait_until(dies, within_s=30, what=f"{mark} is dead")
     reasons = {one.id: one.death.reason for one in failing.dead_letters()}
-    assert {"poison": Reason.DELIVERY_LIMIT, "no": Reason.REJECTED} == reasons
+    assert reasons == {"poison": Reason.DELIVERY_LIMIT, "no": Reason.REJECTED}
     assert {failing.queue} == {one.death.queue for one in failing.dead_letters()}
     failing.run("replay", "--to", failing.queue, "--execute")
-    assert [] == failing.dead_letters()
-    assert [None, None] == [one.message.headers.get("x-death") for one in failing.dead_letters(failing.queue)]
+    assert failing.dead_letters() == []
+    assert [one.message.headers.get("x-death") for one in failing.dead_letters(failing.queue)] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -514,7 +514,7 @@ def test_a_queue_that_is_not_called_like_the_routing_key(
     failing.await_settled()
     failing.run("replay", "--execute")
     wait_until(
-        lambda: [1] * 4 == [one.death.replays for one in failing.dead_letters()], within_s=20, what="all ran again"
+        lambda: [one.death.replays for one in failing.dead_letters()] == [1] * 4, within_s=20, what="all ran again"
     )
 
 
@@ -534,7 +534,7 @@ def test_a_task_that_fails_while_its_worker_of_a_topic_leaves(
     wait_until(lambda: worker.exit_code is not None, within_s=20, what="the worker is gone")
     worker.stop()
     failing.workers.clear()
-    assert "dead-media" == failing.find_dead_letter(sent).death.queue
+    assert failing.find_dead_letter(sent).death.queue == "dead-media"
 
 
 # What happens when the dead letter cannot be published
@@ -554,12 +554,12 @@ def test_a_broker_alarm_does_not_stop_the_loop(
         failing.send("dead.ok", str(done))
     with disk_alarm(harmed_rabbitmq):
         go.touch()
-        wait_until(lambda: done.exists() and 20 == len(done.read_text().split()), within_s=20, what="the others ran")
+        wait_until(lambda: done.exists() and len(done.read_text().split()) == 20, within_s=20, what="the others ran")
         # longer than two heartbeats, after which a connection would be given up
         with suppress(DeadlineExceeded):
             wait_until(failing.dead_letters, within_s=10, what="a dead letter, which there must not be")
-        assert [] == failing.dead_letters()
-    assert Reason.FAILED == failing.find_dead_letter(sent).death.reason
+        assert failing.dead_letters() == []
+    assert failing.find_dead_letter(sent).death.reason == Reason.FAILED
     failing.await_settled()
     assert [sent] == [one.id for one in failing.dead_letters()]
 
@@ -581,7 +581,7 @@ def test_a_dead_letter_is_safe_when_the_broker_has_confirmed_it_and_not_before(
         with suppress(DeadlineExceeded):
             wait_until(lambda: "is a dead letter" in worker.log_tail(200), within_s=3, what="what must not be said")
         assert "is a dead letter" not in worker.log_tail(200)
-    assert Reason.FAILED == failing.find_dead_letter(sent).death.reason
+    assert failing.find_dead_letter(sent).death.reason == Reason.FAILED
     failing.await_settled()
 
 
@@ -596,7 +596,7 @@ def test_a_dead_letter_that_is_refused_gives_its_message_back(
         log = failing.workers[0]
         wait_until(lambda: "next attempt" in log.log_tail(200), within_s=60, what="it is refused")
         wait_until(lambda: "is requeued" in log.log_tail(200), within_s=40, what="it is requeued")
-    assert Reason.FAILED == failing.find_dead_letter(sent).death.reason
+    assert failing.find_dead_letter(sent).death.reason == Reason.FAILED
     failing.await_settled()
 
 
@@ -609,11 +609,11 @@ def test_a_worker_that_leaves_with_a_dead_letter_in_its_hand(server: Server, ope
         wait_until(lambda: "next attempt" in first.log_tail(200), within_s=20, what="it is refused")
         first.signal(signal.SIGTERM)
         wait_until(lambda: first.exit_code is not None, within_s=30, what="the worker leaves")
-        assert 0 == first.exit_code
+        assert first.exit_code == 0
     first.stop()
     failing.workers.clear()
     failing.start()
-    assert Reason.FAILED == failing.find_dead_letter(sent).death.reason
+    assert failing.find_dead_letter(sent).death.reason == Reason.FAILED
     failing.await_settled()
 
 
@@ -639,8 +639,8 @@ def test_a_signal_is_sent_for_each_confirmed_dead_letter(server: Server, opened:
         dead_lettered.disconnect(hear, dispatch_uid=failing.queue)
         publisher.close()
     assert [("dead.ok", Reason.FAILED, failing.queue, name) for name in ("one", "two")] == heard
-    assert [True, True] == settled
-    assert ["one", "two"] == [one.id for one in failing.dead_letters()]
+    assert settled == [True, True]
+    assert [one.id for one in failing.dead_letters()] == ["one", "two"]
 
 
 def test_a_dead_letter_that_cannot_be_written_stops_no_other(
@@ -658,8 +658,8 @@ def test_a_dead_letter_that_cannot_be_written_stops_no_other(
         )
     wait_until(lambda: not publisher.pending, within_s=40, what="both are settled")
     publisher.close()
-    assert [("odd", False), ("good", True)] == settled
-    assert ["good"] == [one.id for one in failing.dead_letters()]
+    assert settled == [("odd", False), ("good", True)]
+    assert [one.id for one in failing.dead_letters()] == ["good"]
 
 
 def test_a_task_that_fails_while_its_worker_leaves(
@@ -676,11 +676,11 @@ def test_a_task_that_fails_while_its_worker_leaves(
     wait_until(lambda: "Warm shutdown" in worker.log_tail(100), within_s=30, what="the worker leaves")
     go.touch()
     wait_until(lambda: worker.exit_code is not None, within_s=20, what="the worker is gone")
-    assert 0 == worker.exit_code
+    assert worker.exit_code == 0
     worker.stop()
     failing.workers.clear()
     assert [sent] == [one.id for one in failing.dead_letters()]
-    assert [] == failing.dead_letters(failing.queue)
+    assert failing.dead_letters(failing.queue) == []
 
 
 # Commands on dead letters
@@ -717,7 +717,7 @@ def test_replay_keeps_the_id_and_says_that_it_is_one(failing: FailingApp, tmp_pa
     task, replay, retries = wait_until(path.read_text, within_s=20, what="the task runs").split()
     assert (sent, "0") == (task, retries)
     assert asked_at <= int(replay) <= int(time() * 1000)
-    wait_until(lambda: "SUCCESS" == failing.client.backend.get_state(sent), within_s=30, what="it succeeds")
+    wait_until(lambda: failing.client.backend.get_state(sent) == "SUCCESS", within_s=30, what="it succeeds")
     assert sent not in {one.id for one in failing.dead_letters()}
 
 
@@ -734,15 +734,15 @@ def test_replay_refuses_what_would_vanish(server: Server, opened: Callable[..., 
     refused = failing.run("replay", "--execute")
     assert "0 replayed" in refused.stderr
     assert "1 skipped: the task has expired" in refused.stderr
-    assert 2 == len(failing.dead_letters())
+    assert len(failing.dead_letters()) == 2
     failing.run("replay", "--forget-expiry", "--execute")
-    assert ["garbage"] == [one.id for one in failing.dead_letters()]
+    assert [one.id for one in failing.dead_letters()] == ["garbage"]
     failing.run("replay", "--reason", "undecodable", "--execute")
-    assert [] == failing.dead_letters()
+    assert failing.dead_letters() == []
     back = {one.id: one.message for one in failing.dead_letters(failing.queue)}
     assert {"expired", "garbage"} == back.keys()
     assert back["expired"].headers["expires"] is None
-    assert (BODY, 1) == (back["garbage"].body, back["garbage"].headers[dead_letter.REPLAYS_HEADER])
+    assert (back["garbage"].body, back["garbage"].headers[dead_letter.REPLAYS_HEADER]) == (BODY, 1)
 
 
 def test_discard_takes_a_filter(server: Server, opened: Callable[..., FailingApp]) -> None:
@@ -754,18 +754,18 @@ def test_discard_takes_a_filter(server: Server, opened: Callable[..., FailingApp
     failing.run("discard", "--execute", code=2)
     failing.run("discard", "--id", "", "--execute", code=2)
     failing.run("discard", "--all")
-    assert 3 == len(failing.dead_letters())
+    assert len(failing.dead_letters()) == 3
     # their age is unknown
     failing.run("discard", "--task", "task.one", "--older-than", "1h", "--execute")
-    assert 3 == len(failing.dead_letters())
+    assert len(failing.dead_letters()) == 3
     failing.run("discard", "--task", "task.one", "--execute")
     failing.run("discard", "two", "--execute")
-    assert ["three"] == [one.id for one in failing.dead_letters()]
+    assert [one.id for one in failing.dead_letters()] == ["three"]
     counted = json.loads(failing.run("stats", "--json").stdout)
-    assert [("failed", "task.three", 1)] == [(one["reason"], one["task"], one["count"]) for one in counted]
+    assert [(one["reason"], one["task"], one["count"]) for one in counted] == [("failed", "task.three", 1)]
     failing.run("show", "one", code=1)
     failing.run("discard", "--all", "--execute")
-    assert [] == failing.dead_letters()
+    assert failing.dead_letters() == []
 
 
 def test_a_reader_that_leaves_is_no_error_and_no_broker_that_is_away(
@@ -784,16 +784,16 @@ def test_a_reader_that_leaves_is_no_error_and_no_broker_that_is_away(
             process.stdout.close()
             assert process.stderr
             said = process.stderr.read()
-        assert PIPE_CLOSED == process.returncode, said
+        assert process.returncode == PIPE_CLOSED, said
         assert "error" not in said
-    assert 3 == len(failing.dead_letters())
+    assert len(failing.dead_letters()) == 3
 
 
 @pytest.mark.promise
 def test_a_broker_that_is_away_is_not_empty(server: Server, opened: Callable[..., FailingApp]) -> None:
     failing = opened(server, broker_url=server.url_at(1), management_url="http://127.0.0.1:1")
     for words in (("list",), ("stats",), ("replay", "--execute")):
-        assert "" == failing.run(*words, code=3).stdout
+        assert failing.run(*words, code=3).stdout == ""
 
 
 @pytest.mark.promise("rabbitmq")
@@ -836,7 +836,7 @@ def test_pickle_is_never_loaded(failing: FailingApp, tmp_path: Path) -> None:
     mark = str(uuid4())
     body = pickle.dumps(_Plant(str(planted)))
     failing.raw(Message(body, "application/x-python-serialize", "binary", {"task": "dead.ok", "id": mark}))
-    assert Reason.UNDECODABLE == failing.find_dead_letter(mark).death.reason
+    assert failing.find_dead_letter(mark).death.reason == Reason.UNDECODABLE
     failing.run("list")
     shown = json.loads(failing.run("show", mark, "--payload", "--json").stdout)[0]
     assert {"hidden", "content_type", "bytes"} == shown["payload"].keys()
@@ -896,8 +896,8 @@ def test_what_other_programs_write_steers_no_terminal(server: Server, opened: Ca
         # the traceback keeps its line breaks
         forged = any(line.startswith("forged") for line in shown.stdout.splitlines())
         assert forged is ("show" in words)
-    assert 1 == len(failing.run("replay").stdout.splitlines())
-    assert 2 == len(failing.run("list").stdout.splitlines())
+    assert len(failing.run("replay").stdout.splitlines()) == 1
+    assert len(failing.run("list").stdout.splitlines()) == 2
     assert "\nend \\ud800\n" in failing.run("show", "id").stdout
 
 
@@ -931,7 +931,7 @@ def test_a_key_that_is_no_list_is_not_a_broker_that_is_away(redis: Server, opene
         publish(channel, _dead_letter("one", failing.queue), failing.dead)
         channel.client.set(failing.queue, "no list")
         assert "no list" in failing.run("replay", "--execute", code=1).stderr
-        assert ["one"] == [one.id for one in failing.dead_letters()]
+        assert [one.id for one in failing.dead_letters()] == ["one"]
         assert "no list" in failing.run("list", "--dead-queue", failing.queue, code=1).stderr
         channel.client.delete(failing.queue, failing.dead)
 

@@ -66,25 +66,25 @@ def test_the_limit_counts_the_first_delivery_and_what_was_given_back_is_taken_of
     message, others = _message(id=str(uuid4())), opened(url, 3, prefix)
     assert not others.counts(_message(redelivered=False, id="first"))
     # the first of three was not counted; one worker counts for all
-    assert [0, 0] == [opened(url, 3, prefix).beyond(message) for _ in range(2)]
+    assert [opened(url, 3, prefix).beyond(message) for _ in range(2)] == [0, 0]
     others.note_returned([message])
     others.record_returned()
-    assert [0, 1, 2] == [others.beyond(message) for _ in range(3)]
+    assert [others.beyond(message) for _ in range(3)] == [0, 1, 2]
 
 
 def test_a_retry_and_a_replay_are_counted_from_the_start(url: str, opened: Callable[..., Deliveries]) -> None:
     mine, task = opened(url, 1, f"p-{uuid4()}"), str(uuid4())
-    assert 1 == mine.beyond(_message(id=task))
-    assert 2 == mine.beyond(_message(id=task))
-    assert 1 == mine.beyond(_message(id=task, retries=1))
+    assert mine.beyond(_message(id=task)) == 1
+    assert mine.beyond(_message(id=task)) == 2
+    assert mine.beyond(_message(id=task, retries=1)) == 1
     replayed = _message(id=task)
     replayed.headers[REPLAY_HEADER] = "r1"
-    assert 1 == mine.beyond(replayed)
+    assert mine.beyond(replayed) == 1
 
 
 def test_without_a_limit_an_id_or_a_store_nothing_is_counted(url: str, opened: Callable[..., Deliveries]) -> None:
     assert not opened(url, 0, "p").counts(_message(id="1"))
-    assert 0 == opened(url, 1, "p").beyond(_message())
+    assert opened(url, 1, "p").beyond(_message()) == 0
 
 
 @pytest.mark.parametrize("store", ["redis://127.0.0.1:1/0", "postgresql+psycopg://127.0.0.1:1/shop"])
@@ -92,8 +92,8 @@ def test_a_store_that_is_away_is_asked_once_and_named(
     store: str, opened: Callable[..., Deliveries], caplog: pytest.LogCaptureFixture
 ) -> None:
     away = opened(store, 1, "p")
-    assert [0, 0] == [away.beyond(_message(id="1")) for _ in range(2)]
-    assert 1 == caplog.text.count("deliveries are not counted")
+    assert [away.beyond(_message(id="1")) for _ in range(2)] == [0, 0]
+    assert caplog.text.count("deliveries are not counted") == 1
     assert f"the lease store {store} did not answer" in caplog.text
 
 
@@ -106,19 +106,19 @@ def test_a_count_whose_retention_is_over_starts_again_and_is_deleted(
         counts = DatabaseDeliveryCounts(settings, 3600)
         with closing(counts.database) as database:
             Migrations(database).apply()
-            assert [1, 2] == [counts.delivered("one") for _ in range(2)]
+            assert [counts.delivered("one") for _ in range(2)] == [1, 2]
             counts.returned(["two", "one"])
             own = deliveries.c.prefix == settings.lease_prefix
             past = update(deliveries).where(own).values(deleted_at=deliveries.c.deleted_at - 7200)
             database.transact(lambda connection, past=past: connection.execute(past))  # type: ignore[misc]
-            assert 1 == counts.delivered("one")
+            assert counts.delivered("one") == 1
             names = select(deliveries.c.name).where(own)
-            assert 2 == len(database.read(lambda connection, names=names: connection.execute(names).all()))  # type: ignore[misc]
+            assert len(database.read(lambda connection, names=names: connection.execute(names).all())) == 2  # type: ignore[misc]
             monkeypatch.setattr(counts, "_cleans_at", 0)
-            assert 2 == counts.delivered("one")
+            assert counts.delivered("one") == 2
             wait_until(
                 lambda database=database, names=names: (  # type: ignore[misc]
-                    1 == len(database.read(lambda connection: connection.execute(names).all()))
+                    len(database.read(lambda connection: connection.execute(names).all())) == 1
                 ),
                 within_s=30,
                 what="the row is deleted",
@@ -146,7 +146,7 @@ def test_a_database_that_is_frozen_does_not_hold_the_event_loop(
     with private_postgresql() as server, closing(Database(ExplicitSettings(lease_store=server.url))) as database:
         Migrations(database).apply()
         mine = opened(server.url, 1, "p", socket_connect_timeout=4)
-        assert 1 == mine.beyond(_message(id="1"))
+        assert mine.beyond(_message(id="1")) == 1
         with server.frozen():
-            assert 0 == mine.beyond(_message(id="1"))
+            assert mine.beyond(_message(id="1")) == 0
         assert "did not answer within 4 s" in caplog.text

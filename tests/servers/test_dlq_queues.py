@@ -49,7 +49,7 @@ def test_dead_letters_of_queues_that_no_setting_names_are_found(each: Server) ->
     queue = f"mail-{uuid4()}"
     ids = dead_letters_of(each, queue, 2)
     (shown,) = (one for one in json.loads(dlq(each, "stats", "--json").stdout) if one["dead_queue"] == f"{queue}.dead")
-    assert 2 == shown["count"]
+    assert shown["count"] == 2
     assert {*ids} <= {one["id"] for one in json.loads(dlq(each, "list", "--json").stdout)}
     assert f"{queue}.dead" in dlq(each, "show", ids[0]).stdout
 
@@ -60,10 +60,10 @@ def test_only_named_dead_letters_are_changed_without_an_id(each: Server) -> None
     ids = dead_letters_of(each, queue, 3)
     left = dlq(each, "discard", "--all", "--execute")
     assert f"note: '{queue}.dead' is left as it is" in left.stderr
-    assert 3 == len(read(each, f"{queue}.dead"))
+    assert len(read(each, f"{queue}.dead")) == 3
     assert "1 discarded" in dlq(each, "discard", ids[0], "--execute").stderr
     assert "2 discarded" in dlq(each, "discard", "--all", "--queue", queue, "--execute").stderr
-    assert [] == read(each, f"{queue}.dead")
+    assert read(each, f"{queue}.dead") == []
 
 
 def test_an_application_names_its_dead_letters(own: Server) -> None:

@@ -86,7 +86,7 @@ class Admin:
     def findings(self, rule: str, conf: dict[str, Any] | None = None, url: str = "") -> list[str]:
         found = replace(facts_of(conf or GOOD_RABBITMQ), live=self.inspect(url))
         report = judge(found, rule)
-        assert () == report.not_judged
+        assert report.not_judged == ()
         return [one.finding.message for one in report.findings]
 
 
@@ -114,7 +114,7 @@ def database(redis: Server) -> Iterator[redis_py.Redis]:
 def redis_findings(server: Server, rule: str, url: str = "", **options: Any) -> list[str]:
     live = inspect(endpoints(url or server.url), **options)
     report = judge(replace(facts_of(GOOD_REDIS), live=live), rule)
-    assert () == report.not_judged
+    assert report.not_judged == ()
     return [one.finding.message for one in report.findings]
 
 
@@ -160,8 +160,8 @@ def test_repots_own_application_is_clean_on_redis() -> None:
             WORKER_RESULT_BACKEND=server.results_url,
         )
     report = json.loads(found.stdout)["applications"][0]
-    assert ([], []) == (report["findings"], report["not_judged"])
-    assert 0 == found.returncode, found.stderr
+    assert (report["findings"], report["not_judged"]) == ([], [])
+    assert found.returncode == 0, found.stderr
     assert server.version == report["broker"]["version"]
 
 
@@ -176,9 +176,9 @@ def test_repots_own_application_is_clean_on_rabbitmq(admin: Admin, redis: Server
         WORKER_MANAGEMENT_URL=admin.server.management_url,
     )
     report = json.loads(found.stdout)["applications"][0]
-    assert [] == report["findings"]
-    assert [] == report["not_judged"]
-    assert 0 == found.returncode, found.stderr
+    assert report["findings"] == []
+    assert report["not_judged"] == []
+    assert found.returncode == 0, found.stderr
     assert PASSWORD not in found.stdout + found.stderr
 
 
@@ -283,7 +283,7 @@ def test_what_is_wrong_with_a_redis(
     database: redis_py.Redis, redis: Server, rule: str, option: str, value: str
 ) -> None:
     database.config_set("appendonly", "yes")
-    assert [] == redis_findings(redis, rule)
+    assert redis_findings(redis, rule) == []
     database.config_set(option, value)
     assert redis_findings(redis, rule)
 
@@ -298,14 +298,14 @@ def test_a_user_of_redis_that_cannot_claim(database: redis_py.Redis, redis: Serv
     (one,) = json.loads(found.stdout)["applications"][0]["findings"]
     assert one["message"].startswith(f"it refuses {right.upper().replace('|', ' ')} (")
     fallback = doctor("--live", "--format=json", "--select=RPT714", WORKER_BROKER_URL=url, WORKER_REDIS_CLAIM="brpop")
-    assert [] == json.loads(fallback.stdout)["applications"][0]["findings"]
+    assert json.loads(fallback.stdout)["applications"][0]["findings"] == []
 
 
 def left(*arguments: str, **variables: str) -> list[str]:
     """What the doctor says of messages where the application does not look."""
     found = doctor(*arguments, "--format=json", "--select=RPT221", **variables)
     report = json.loads(found.stdout)["applications"][0]
-    assert [] == report["not_judged"], found.stderr
+    assert report["not_judged"] == [], found.stderr
     return [one["message"] for one in report["findings"]]
 
 
@@ -315,37 +315,37 @@ def test_messages_where_the_application_does_not_look(redis: Server) -> None:
         sender = Celery(broker=redis.url, set_as_current=False, broker_transport_options=options)
         sender.send_task("shop.mail", queue=queue)
     other, beside = left("--live", WORKER_BROKER_URL=redis.url)
-    assert "'forgotten' holds 1 waiting, and neither the application nor a start command names it" == other
+    assert other == "'forgotten' holds 1 waiting, and neither the application nor a start command names it"
     assert "'shop:'" in beside
 
 
 def test_a_queue_that_nobody_names(admin: Admin) -> None:
     admin.declare("forgotten", **QUORUM)
     given = ("--live", "--management-url", admin.server.management_url)
-    assert [] == left(*given, WORKER_BROKER_URL=admin.url)
+    assert left(*given, WORKER_BROKER_URL=admin.url) == []
     with Connection(admin.url) as connection:
         Producer(connection.default_channel).publish({}, routing_key="forgotten")
     # RabbitMQ counts from time to time
     found = wait_until(
         lambda: left(*given, WORKER_BROKER_URL=admin.url), within_s=30, what="RabbitMQ has counted it", poll_s=1
     )
-    assert ["'forgotten' holds 1 waiting, and neither the application nor a start command names it"] == found
+    assert found == ["'forgotten' holds 1 waiting, and neither the application nor a start command names it"]
 
 
 def test_another_application_in_the_same_database(database: redis_py.Redis, redis: Server) -> None:
     for name in ("celery", "billing"):
         with Connection(redis.url) as connection:
             Queue(name, Exchange(name), routing_key=name)(connection.default_channel).declare()
-    assert ["it holds bindings of 'billing'"] == redis_findings(redis, "RPT708")
+    assert redis_findings(redis, "RPT708") == ["it holds bindings of 'billing'"]
     database.flushall()
-    assert [] == redis_findings(redis, "RPT708")
+    assert redis_findings(redis, "RPT708") == []
 
 
 def test_a_message_that_rabbitmq_refuses(database: redis_py.Redis, redis: Server, admin: Admin) -> None:
     database.lpush("celery", "x" * (16 << 20))
     moved = replace(facts_of(GOOD_RABBITMQ), live=replace(admin.inspect(), version="4.0.5"))
     small = inspect(endpoints(redis.url), queues=["celery"])
-    assert [] == list(judge(replace(moved, source_live=small), "RPT207").findings)
+    assert list(judge(replace(moved, source_live=small), "RPT207").findings) == []
     database.lpush("celery", "x" * ((16 << 20) + 1))
     assert judge(replace(moved, source_live=inspect(endpoints(redis.url), queues=["celery"])), "RPT207").findings
 
@@ -385,23 +385,23 @@ def test_a_broker_and_a_lease_store_that_are_demoted(redis: Server) -> None:
             PYTHONPATH=APPS,
         )
         report = json.loads(said.stdout)["applications"][0]
-        assert [] == report["not_judged"], said.stderr
+        assert report["not_judged"] == [], said.stderr
         return {one["rule"]: one["message"] for one in report["findings"]}
 
     with redis_server() as server, redis_py.Redis(port=server.port) as client:
         client.execute_command(*f"ACL SETUSER leases on >word {GUARD.acl()}".split())  # type: ignore[no-untyped-call]
-        assert {} == found(server)
+        assert found(server) == {}
         client.replicaof("127.0.0.1", 1)
-        assert {
+        assert found(server) == {
             "RPT709": "it follows 127.0.0.1",
             "RPT713": "its role is replica",
-        } == found(server)
+        }
         # a worker goes on with the next server of its list
         assert {"RPT713"} == found(server, redis).keys()
 
 
 def test_a_redis_that_cannot_save(database: redis_py.Redis, redis: Server, tmp_path: Path) -> None:
-    assert [] == redis_findings(redis, "RPT706")
+    assert redis_findings(redis, "RPT706") == []
     directory = database.config_get("dir")["dir"]
     with redis_server("--enable-protected-configs", "yes") as server, redis_py.Redis(port=server.port) as client:
         gone = tmp_path / "gone"
@@ -412,7 +412,7 @@ def test_a_redis_that_cannot_save(database: redis_py.Redis, redis: Server, tmp_p
         wait_until(
             lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", within_s=30, what="the save fails"
         )
-        assert ["rdb_last_bgsave_status is err"] == redis_findings(server, "RPT706")
+        assert redis_findings(server, "RPT706") == ["rdb_last_bgsave_status is err"]
     assert directory
 
 
@@ -431,7 +431,7 @@ def test_what_a_user_of_redis_may_not_ask_is_unknown(database: redis_py.Redis, r
     # and the line helps
     database.acl_setuser("shop", enabled=True, commands=["+config|get"])
     again = doctor("--live", "--format=json", "--select=RPT7", WORKER_BROKER_URL=url)
-    assert [] == json.loads(again.stdout)["applications"][0]["not_judged"]
+    assert json.loads(again.stdout)["applications"][0]["not_judged"] == []
 
 
 def test_a_user_of_redis_that_may_ask_nothing(database: redis_py.Redis, redis: Server) -> None:
@@ -442,8 +442,8 @@ def test_a_user_of_redis_that_may_ask_nothing(database: redis_py.Redis, redis: S
     url = redis.url.replace("redis://", f"redis://shop:{PASSWORD}@")
     found = doctor("--live", "--format=json", "--select=RPT7", WORKER_BROKER_URL=url)
     report = json.loads(found.stdout)["applications"][0]
-    assert 0 == found.returncode, found.stderr
-    assert [] == report["findings"]
+    assert found.returncode == 0, found.stderr
+    assert report["findings"] == []
     missing = {one["rule"]: one["remedy"] for one in report["not_judged"]}
     assert {"RPT701", "RPT702", "RPT703", "RPT704", "RPT705", "RPT706", "RPT707", "RPT709", "RPT710", "RPT711"} | {
         "RPT714"
@@ -453,19 +453,19 @@ def test_a_user_of_redis_that_may_ask_nothing(database: redis_py.Redis, redis: S
 
 def test_policies_that_cut_queues_short(admin: Admin) -> None:
     admin.policy("short", "^other", {"message-ttl": 60000})
-    assert [] == admin.findings("RPT802")
+    assert admin.findings("RPT802") == []
     admin.policy("short", "^cel", {"message-ttl": 60000, "max-length": 10})
-    assert 2 == len(admin.findings("RPT802"))
+    assert len(admin.findings("RPT802")) == 2
 
 
 def test_a_queue_that_exists_otherwise(admin: Admin) -> None:
     admin.declare("celery", **QUORUM)
-    assert [] == admin.findings("RPT604")
+    assert admin.findings("RPT604") == []
     classic = {**GOOD_RABBITMQ, "task_queues": [Queue("celery", Exchange("celery", "topic"), routing_key="celery")]}
-    assert ["'celery' exists as a quorum queue, but is declared as classic"] == admin.findings("RPT604", classic)
-    assert ["'celery' is a quorum queue on the broker, but declared without a type"] == admin.findings(
-        "RPT319", classic
-    )
+    assert admin.findings("RPT604", classic) == ["'celery' exists as a quorum queue, but is declared as classic"]
+    assert admin.findings("RPT319", classic) == [
+        "'celery' is a quorum queue on the broker, but declared without a type"
+    ]
 
 
 def adopting(admin: Admin, *names: str, broker_url: str = "", **theirs: Any) -> Celery:
@@ -497,22 +497,22 @@ def test_a_queue_that_is_adopted_late(admin: Admin, redis: Server, tmp_path: Pat
     today = redis.url if target else ""
     (one,) = findings(adopting(admin, "celery", "other", broker_url=today), "RPT604")
     assert "'other' exists without x-dead-letter-exchange, but is declared with ''" in one.finding.message
-    assert ("task_queues", True) == (one.finding.setting, "WORKER_QUEUE_NAMES=celery,other.v2" in one.fix)
+    assert (one.finding.setting, "WORKER_QUEUE_NAMES=celery,other.v2" in one.fix) == ("task_queues", True)
     with pytest.raises(amqp.PreconditionFailed, match="x-dead-letter"):
         declare(adopting(admin, "celery", "other"))
     # both ways that it names
-    assert [] == findings(adopting(admin, "celery", "other.v2", broker_url=today), "RPT604")
+    assert findings(adopting(admin, "celery", "other.v2", broker_url=today), "RPT604") == []
     declare(adopting(admin, "celery", "other.v2"))
     kept: dict[str, Any] = {"task_queues": [Queue("other", queue_arguments={"x-queue-type": "quorum"})]}
     assert "Queue('other', queue_arguments={'x-queue-type': 'quorum'})" in one.fix
-    assert [] == findings(adopting(admin, "celery", broker_url=today, **kept), "RPT604")
+    assert findings(adopting(admin, "celery", broker_url=today, **kept), "RPT604") == []
     declare(adopting(admin, "celery", **kept))
     assert (
         """rabbitmqctl set_policy other '^other$' '{"dead-letter-exchange": "", "dead-letter-routing-key": "other.d"""
         in one.fix
     )
     admin.policy("other", "^other$", {"dead-letter-exchange": "", "dead-letter-routing-key": "other.dead"})
-    assert [] == findings(adopting(admin, "celery", broker_url=today, **kept), "RPT205")
+    assert findings(adopting(admin, "celery", broker_url=today, **kept), "RPT205") == []
 
 
 def test_without_a_management_api_what_is_known_stays_judged(admin: Admin) -> None:
@@ -522,36 +522,36 @@ def test_without_a_management_api_what_is_known_stays_judged(admin: Admin) -> No
     found = doctor("-A", "support.job_app", "--select=RPT113,RPT114", "--format=json", *silent, **variables)
     (one,) = json.loads(found.stdout)["applications"]
     assert (4, {"RPT113"}) == (found.returncode, {finding["rule"] for finding in one["findings"]}), found.stderr
-    assert [] == one["not_judged"]
+    assert one["not_judged"] == []
 
 
 def test_a_dead_letter_target_that_does_not_exist(admin: Admin) -> None:
     admin.declare("celery", **QUORUM)
-    assert ["'celery' sends dead letters to the queue 'celery.dead', which does not exist"] == admin.findings("RPT805")
+    assert admin.findings("RPT805") == ["'celery' sends dead letters to the queue 'celery.dead', which does not exist"]
     admin.declare("celery.dead")
-    assert [] == admin.findings("RPT805")
+    assert admin.findings("RPT805") == []
 
 
 def test_a_limit_of_queues_is_compared_with_what_the_deployment_needs(admin: Admin) -> None:
-    assert [] == admin.findings("RPT806")
+    assert admin.findings("RPT806") == []
     admin.ask("PUT", f"vhost-limits/{admin.vhost}/max-queues", {"value": 32})
     (found,) = admin.findings("RPT806")
     assert found.startswith("the virtual host may have 32 queues and has 0; the deployment needs 33 (1 of tasks, ")
     admin.ask("PUT", f"vhost-limits/{admin.vhost}/max-queues", {"value": 33})
-    assert [] == admin.findings("RPT806")
+    assert admin.findings("RPT806") == []
 
 
 def test_delay_queues_appear_with_the_first_worker(admin: Admin, redis: Server, tmp_path: Path) -> None:
     assert admin.findings("RPT209")
     start_once(admin.url, redis.results_url, tmp_path)
-    assert [] == admin.findings("RPT209")
-    assert [] == admin.findings("RPT210")
+    assert admin.findings("RPT209") == []
+    assert admin.findings("RPT210") == []
     other = {**GOOD_RABBITMQ, "task_queues": [Queue("new", Exchange("new", "topic"), "new", queue_arguments=QUORUM)]}
-    assert ["'new' is not bound to 'celery_delayed_delivery'"] == admin.findings("RPT210", other)
+    assert admin.findings("RPT210", other) == ["'new' is not bound to 'celery_delayed_delivery'"]
 
 
 def test_a_user_that_may_not_declare(admin: Admin) -> None:
-    assert [] == admin.findings("RPT803")
+    assert admin.findings("RPT803") == []
     user = admin.user("poor", configure="^celery$", write=".*", read=".*")
     found = admin.findings("RPT803", url=user)
     drawn = "00000000-0000-0000-0000-000000000000"
@@ -563,7 +563,7 @@ def test_what_a_user_of_rabbitmq_may_not_ask_is_unknown(admin: Admin) -> None:
     found = admin.inspect(admin.user("plain", tags="management"))
     assert isinstance(found.permissions, Unknown)
     assert "administrator" in found.permissions.remedy
-    assert () == found.alarms
+    assert found.alarms == ()
     nothing = admin.inspect(admin.user("untagged", tags=""))
     assert isinstance(nothing.alarms, Unknown)
     assert "monitoring" in nothing.alarms.remedy
@@ -587,19 +587,19 @@ def test_a_virtual_host_whose_queues_become_quorum(admin: Admin) -> None:
         pytest.skip("RabbitMQ 3.10 has no default queue type for a virtual host")
     admin.ask("PUT", f"vhosts/{admin.vhost}", {"default_queue_type": "quorum"})
     classic = {**GOOD_RABBITMQ, "task_queues": [Queue("celery", Exchange("celery"), routing_key="celery")]}
-    assert ["'celery' will become a quorum queue: the virtual host's default is quorum"] == admin.findings(
-        "RPT319", classic
-    )
+    assert admin.findings("RPT319", classic) == [
+        "'celery' will become a quorum queue: the virtual host's default is quorum"
+    ]
 
 
 def test_a_server_that_denies_transient_queues(admin: Admin) -> None:
     """The version does not tell: the server does."""
     if not admin.server.version.startswith("4.3"):
         pytest.skip("RabbitMQ 4.3 is the first that says what it denies")
-    assert [] == admin.findings("RPT311", {**GOOD_RABBITMQ, "control_queue_durable": False})
+    assert admin.findings("RPT311", {**GOOD_RABBITMQ, "control_queue_durable": False}) == []
     with rabbitmq_server("deprecated_features.permit.transient_nonexcl_queues = false") as strict:
         one = Admin(strict)
-        assert [] == one.findings("RPT311")
+        assert one.findings("RPT311") == []
         assert one.findings("RPT311", {**GOOD_RABBITMQ, "control_queue_durable": False})
 
 
@@ -633,7 +633,7 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
 def assert_one_error(found: subprocess.CompletedProcess[str], exit_code: int, said: str) -> None:
     assert exit_code == found.returncode, found.stderr
     assert said in found.stderr
-    assert 1 == found.stderr.count("error: ")
+    assert found.stderr.count("error: ") == 1
     assert "hint: " in found.stderr
     assert "Traceback" not in found.stderr
     assert PASSWORD not in found.stdout + found.stderr

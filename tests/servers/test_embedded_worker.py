@@ -72,5 +72,5 @@ def test_a_third_worker_changes_nothing_more(broker: str, pool: str, redis: Serv
         check=False,
         timeout=120,
     )
-    assert 0 == done.returncode, done.stderr
-    assert [[1, 2, 3], {}] == json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [[1, 2, 3], {}]

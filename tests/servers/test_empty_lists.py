@@ -47,4 +47,4 @@ def test_a_list_with_nothing_in_it_names_what_was_read(
     done = CliRunner().invoke(main, words.format(**names).split(), env=variables)
     assert (1 if words.startswith("move") else 0) == done.exit_code, done.output
     assert said.format(**names) in done.stderr
-    assert "" == done.stdout
+    assert done.stdout == ""

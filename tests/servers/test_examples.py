@@ -28,7 +28,7 @@ def test_an_example_runs_as_its_readme_says(own_directory: Path, page: Path) -> 
     before = sorted(page.parent.rglob("*"))
     with running(own_directory, str(page)) as process:
         shown, _ = process.communicate(timeout=HANGS_AFTER_S)
-    assert 0 == process.returncode, shown
+    assert process.returncode == 0, shown
     assert typed_on(page.read_text()) == typed_by(shown)
     assert "kill -9" in shown
     assert "done at 100%" in shown

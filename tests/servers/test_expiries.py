@@ -63,7 +63,7 @@ def revoked_after_s(task: AsyncResult[Any], expires_at: float) -> float:
     """How long after its expiry a caller hears; it must hear."""
     with pytest.raises(TaskRevokedError):
         task.get(timeout=30, interval=0.05)
-    assert states.REVOKED == str(task.state)
+    assert str(task.state) == states.REVOKED
     return time() - expires_at
 
 
@@ -80,12 +80,12 @@ def test_callers_hear_in_time_while_the_worker_is_busy(shop: Shop) -> None:
         for seconds, task in sorted(zip([*expiries, 1.0], [*expiring, at], strict=True), key=lambda one: one[0]):
             late_s = revoked_after_s(task, begun + seconds)
             assert 0 < late_s < WITHIN_S
-        assert [states.PENDING] * 3 == [task.state for task in lasting]
-    assert ["ran"] * 3 == [shop.get(task) for task in lasting]
+        assert [task.state for task in lasting] == [states.PENDING] * 3
+    assert [shop.get(task) for task in lasting] == ["ran"] * 3
     # the worker has taken every message by now, and has begun with none that was revoked
     begun_with = {line.task for line in shop.lines(STARTED)}
     assert not begun_with & {task.id for task in (*expiring, at)}
-    assert [states.REVOKED] * 5 == [str(task.state) for task in (*expiring, at)]
+    assert [str(task.state) for task in (*expiring, at)] == [states.REVOKED] * 5
 
 
 @pytest.mark.promise
@@ -107,7 +107,7 @@ def test_with_results_in_a_database_a_caller_hears_when_a_worker_is_free(shop: S
         wait_until(lambda: time() > expired, within_s=30, what="it has expired")
     with pytest.raises(TaskRevokedError):
         task.get(timeout=30, interval=0.05)
-    assert "ran" == shop.get(last)
+    assert shop.get(last) == "ran"
     assert not shop.lines(STARTED, task.id)
 
 
@@ -126,9 +126,9 @@ def test_a_task_that_runs_is_not_called_revoked(shop: Shop) -> None:
 
     wait_until(overdue_now, within_s=30, what="it would have been REVOKED")
     file.touch()
-    assert "ran" == shop.get(task)
+    assert shop.get(task) == "ran"
     assert states.REVOKED not in seen
-    assert "ran twice" == shop.get(again)
+    assert shop.get(again) == "ran twice"
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
@@ -149,12 +149,12 @@ def test_what_began_in_time_is_not_called_revoked_when_it_comes_again(
     shop.start(1)
     shop.await_lines(EFFECT, begun.id, 2)
     file.touch()
-    assert "ran" == shop.get(begun)
+    assert shop.get(begun) == "ran"
     with pytest.raises(TaskRevokedError):
         held.get(timeout=15, interval=0.05)
     assert not shop.lines(EFFECT, held.id)
     # the message is gone, and nothing changes that afterwards
-    assert states.SUCCESS == str(begun.state)
+    assert str(begun.state) == states.SUCCESS
 
 
 def test_who_waits_in_a_worker_hears_in_time(opened: Callable[..., Shop], rabbitmq: Server, redis: Server) -> None:
@@ -179,7 +179,7 @@ def test_the_broker_drops_nothing_that_expires(shop: Shop) -> None:
         shop.send("hold", expires=60)
         shop.send("hold", expires=60, ignore_result=True)
         shop.send("hold", expiration=60)
-    assert [None, None, 60] == [one.get("expiration") for one in sent]
+    assert [one.get("expiration") for one in sent] == [None, None, 60]
 
 
 @pytest.mark.promise
@@ -195,8 +195,8 @@ def test_a_worker_whose_clock_is_behind_does_not_run_what_was_revoked(shop: Shop
         list(register.revoke_due())
         wait_until(lambda: str(task.state) == states.REVOKED, within_s=30, what="it is called REVOKED")
         after = shop.send("hold")
-    assert "ran" == shop.get(after)
-    assert states.REVOKED == str(task.state)
+    assert shop.get(after) == "ran"
+    assert str(task.state) == states.REVOKED
     assert not shop.lines(EFFECT, task.id)
 
 
@@ -229,7 +229,7 @@ def _take_each_once(shop: Shop) -> None:
     assert register.claim(due)
     # a run that ends leaves its result to say so
     register.begin(taken)
-    assert [True, False, True] == [register.has_begun(one) for one in (taken, due, running)]
+    assert [register.has_begun(one) for one in (taken, due, running)] == [True, False, True]
     shop.client.backend.store_result(taken, "ran", states.SUCCESS)
     assert not register.has_begun(taken)
     register.begin(due)

@@ -275,7 +275,7 @@ def test_latency_delays(link: Proxy) -> None:
             assert answer(connection) == PONG
 
         with caused(Latency(latency_ms=(800, 900), jitter_ms=(0, 50), streams=FROM), fault_context(link)):
-            assert 0.7 < seconds(ask)
+            assert seconds(ask) > 0.7
         assert quickest(ask) < 0.6
 
 
@@ -289,7 +289,7 @@ def test_limited_bandwidth_slows_a_link(link: Proxy, direct: Redis) -> None:
             assert len(answer(connection, question, size)) == size
 
         with caused(Bandwidth(rate_kb_s=(5, 5), streams=FROM), fault_context(link)):
-            assert 0.8 < seconds(ask)
+            assert seconds(ask) > 0.8
         assert quickest(ask) < 0.8
 
 
@@ -301,7 +301,7 @@ def test_a_slow_close_is_seen_late(link: Proxy, direct: Redis) -> None:
             assert read(connection, 5) == b"+OK\r\n"
             begun = monotonic()
         wait_until(lambda: not clients(direct, name), within_s=WITHIN_S, what="Redis sees the close")
-        assert 0.7 < monotonic() - begun
+        assert monotonic() - begun > 0.7
 
 
 def test_a_slicer_cuts_the_stream_into_slices(link: Proxy) -> None:
@@ -644,7 +644,7 @@ def test_a_killed_worker_ends_and_is_started_again(worker: Worker) -> None:
         assert worker.process.exit_code == 128 + signal.SIGKILL
         wait_until(lambda: not any(map(runs, pool)), within_s=WITHIN_S, what="its pool is gone with it")
     assert worker.process.exit_code is None
-    assert (2, 2) == (worker.started, len(worker.pool_processes()))
+    assert (worker.started, len(worker.pool_processes())) == (2, 2)
 
 
 def test_killed_children_leave_the_worker_alone(worker: Worker) -> None:
@@ -679,7 +679,7 @@ def test_a_worker_shuts_down_when_its_task_ends(warm: bool, asked: str, worker: 
         worker.released.touch()
     assert asked == worker.asked.read_text()
     assert asked in fault.description
-    assert (2, None) == (worker.started, worker.process.exit_code)
+    assert (worker.started, worker.process.exit_code) == (2, None)
 
 
 @pytest.mark.promise
@@ -697,5 +697,5 @@ def test_the_fault_of_the_authors_page_registers_itself_and_is_undone(
     pool = worker.pool_processes()
     with failing(), caused(scenario.fault, at_worker(worker)):
         wait_until(lambda: all(stopped(pool)), within_s=WITHIN_S, what="the pool is frozen")
-        assert [False] == stopped([psutil.Process(worker.process.pid)])
+        assert stopped([psutil.Process(worker.process.pid)]) == [False]
     wait_until(lambda: not any(stopped(pool)), within_s=WITHIN_S, what="the pool continues")

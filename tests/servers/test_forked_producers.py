@@ -169,7 +169,7 @@ class Producers:
             [sys.executable, "-c", program, *map(str, arguments)],
             env=self.environment, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
-        assert 0 == done.returncode, done.stderr
+        assert done.returncode == 0, done.stderr
         assert "UnexpectedFrame" not in done.stderr
         return json.loads(done.stdout)
 
@@ -197,7 +197,7 @@ def test_children_that_send_at_once_with_their_parent_send_each_message_once(
 ) -> None:
     """And leave its connection open at their end; a message of 300,000 bytes has more than one frame."""
     codes, is_open = producers.run(_FORKING, how, size, CHILDREN, MESSAGES)
-    assert [0] * CHILDREN == codes
+    assert codes == [0] * CHILDREN
     assert is_open
     names = ["parent", *(f"child {number}" for number in range(CHILDREN))]
     sent = {"import", "after", *(f"{name}-{number}" for name in names for number in range(MESSAGES))}
@@ -264,7 +264,7 @@ def test_a_web_server_that_loads_the_application_before_it_forks_sends_each_mess
     sent = [f"request-{number}" for number in range(400)]
     with ThreadPoolExecutor(16) as threads:
         processes = set(threads.map(answer, sent))
-    assert 1 < len(processes)
+    assert len(processes) > 1
     assert Counter(["import", "first", *sent]) == producers.waiting(), server.log_tail()
 
 
@@ -280,12 +280,12 @@ def test_a_child_and_its_parent_get_their_own_results(
     running = ReapedProcess(worker, log=log, environment=producers.environment, directory=producers.directory)
     try:
         wait_until(lambda: " ready." in running.log_tail(200), within_s=60, what="the worker is ready")
-        assert [[0, 0], True, 3] == producers.run(_RESULTS)
+        assert producers.run(_RESULTS) == [[0, 0], True, 3]
     finally:
         running.stop()
 
 
 def test_a_block_that_waits_for_its_confirms_together_waits_for_those_of_its_process(producers: Producers) -> None:
-    assert 0 == producers.run(_WINDOW)
+    assert producers.run(_WINDOW) == 0
     names = ["import", "parent", "parent's second", "parent's third", "child", "child's second"]
     assert Counter(names) == producers.waiting()

@@ -62,7 +62,7 @@ def test_a_claim_is_renewed_while_its_task_blocks_the_process(
     hold.touch()
     shop.get(task)
     wait_until(lambda: not client.exists("unacked_index"), within_s=30, what="the message is acknowledged")
-    assert 1 == len(shop.effects(value))
+    assert len(shop.effects(value)) == 1
 
 
 @pytest.mark.parametrize("how", _BLOCKS)
@@ -85,4 +85,4 @@ def test_a_lease_is_renewed_while_its_task_blocks_the_process(
     assert (State.RUNNING, owner) == (shop.record.state, shop.record.owner)
     hold.touch()
     shop.get(task)
-    assert (State.DONE, 0) == (shop.record.state, shop.record.unknown_outcomes)
+    assert (shop.record.state, shop.record.unknown_outcomes) == (State.DONE, 0)

@@ -51,12 +51,12 @@ def test_a_double_submit_has_one_effect_and_both_callers_get_its_result(shop: Sh
     shop.await_effects(order)
     second = shop.send("charge", kwargs={"order": order, "after": str(hold)})
     shop.await_lines(ENDED, second.id)
-    assert "PENDING" == second.state
+    assert second.state == "PENDING"
     hold.touch()
     expected = {"order": order, "amount": 1, "by": first.id}
     assert [expected, expected] == [shop.get(first), shop.get(second)]
     assert expected == shop.get(shop.send("charge", order, 1, "", str(hold)))
-    assert 1 == len(shop.effects(order))
+    assert len(shop.effects(order)) == 1
 
 
 def test_a_class_behind_the_guard_is_called_for_each_run_that_has_the_key(shop: Shop, order: str) -> None:
@@ -64,11 +64,11 @@ def test_a_class_behind_the_guard_is_called_for_each_run_that_has_the_key(shop: 
     assert first.id == shop.get(first)
     second = shop.send("audited", order, 1)
     assert first.id == shop.get(second)
-    assert (2, 0, 1) == (
+    assert (
         len(shop.lines("audited", first.id)),
         len(shop.lines("audited", second.id)),
         len(shop.effects(order)),
-    )
+    ) == (2, 0, 1)
     assert shop.effects(order)[0].details["fencing_token"] > 0
 
 
@@ -86,8 +86,8 @@ def test_a_redelivery_in_mid_run_neither_runs_nor_answers_skipped(shop: Shop, or
     assert {"order": order, "amount": 1, "by": task} == shop.get(first)
     # the copy comes back, finds the success stored, and has nothing to do
     await_all_deliveries(shop, task, 2)
-    assert "SUCCESS" == first.state
-    assert 1 == len(shop.effects(order))
+    assert first.state == "SUCCESS"
+    assert len(shop.effects(order)) == 1
 
 
 @pytest.mark.parametrize("shop", DISTINCT[1:], ids="-".join, indirect=True)
@@ -120,7 +120,7 @@ def test_a_chain_goes_on_from_the_first_result_and_once(shop: Shop) -> None:
     assert number + 11 == shop.get(first)
     again = chain(_sign(shop, "add", number, 1), _sign(shop, "add", 20)).apply_async()
     assert number + 21 == shop.get(again)
-    assert 1 == len(shop.effects([number, 1]))
+    assert len(shop.effects([number, 1])) == 1
 
 
 @pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
@@ -129,13 +129,13 @@ def test_a_chord_goes_on_from_first_results(shop: Shop) -> None:
     shop.get(shop.send("add", number, 1))
     both = chord([_sign(shop, "add", number, 1), _sign(shop, "add", number, 2)], _sign(shop, "total")).apply_async()
     assert 2 * number + 3 == shop.get(both)
-    assert 1 == len(shop.effects([number, 1]))
+    assert len(shop.effects([number, 1])) == 1
 
 
 def test_a_task_that_replaces_itself_goes_on(shop: Shop, order: str) -> None:
     """The replacement has the id of the first task, and under some policies also its key."""
-    assert 3 == shop.get(shop.send("steps", order, 1))
-    assert 3 == len(shop.effects(order))
+    assert shop.get(shop.send("steps", order, 1)) == 3
+    assert len(shop.effects(order)) == 3
 
 
 def test_a_chord_whose_part_died_before_it_was_counted_goes_on(shop: Shop) -> None:
@@ -155,8 +155,8 @@ def test_a_chord_whose_part_died_before_it_was_counted_goes_on(shop: Shop) -> No
     shop.send("add", number, 1, task_id=first.id, **message)
     wait_until(lambda: client.exists(counted), within_s=30, what="it is counted again")
     hold.touch()
-    assert 2 == shop.get(body)
-    assert 1 == len(shop.effects([number, 1]))
+    assert shop.get(body) == 2
+    assert len(shop.effects([number, 1])) == 1
 
 
 def test_the_same_key_with_other_arguments_is_refused(shop: Shop, order: str) -> None:
@@ -165,22 +165,22 @@ def test_the_same_key_with_other_arguments_is_refused(shop: Shop, order: str) ->
     assert order == shop.get(shop.send("charge", order, 1, headers=headers))["order"]
     with pytest.raises(Exception, match=r"used by task .* with other arguments"):
         shop.get(shop.send("charge", order, 2, headers=headers))
-    assert 1 == len(shop.effects(order))
+    assert len(shop.effects(order)) == 1
 
 
 def test_a_result_too_large_to_keep_says_that_the_effect_is_done(shop: Shop, order: str) -> None:
     assert order * 200 == shop.get(shop.send("talkative", order))
     with pytest.raises(Exception, match="has already done this; its result was too large"):
         shop.get(shop.send("talkative", order))
-    assert 1 == len(shop.effects(order))
+    assert len(shop.effects(order)) == 1
 
 
 # How a run can end
 
 
 def test_a_retry_keeps_its_key_and_runs(shop: Shop, order: str) -> None:
-    assert 2 == shop.get(shop.send("flaky", order, 2))
-    assert 1 == len(shop.effects(order))
+    assert shop.get(shop.send("flaky", order, 2)) == 2
+    assert len(shop.effects(order)) == 1
 
 
 def test_after_the_last_retry_the_key_is_free(shop: Shop, order: str) -> None:
@@ -190,7 +190,7 @@ def test_after_the_last_retry_the_key_is_free(shop: Shop, order: str) -> None:
             shop.get(task)
         # each run says so after it has stored its result: the last one may be quicker than the one before
         wait_until(lambda: len(own(shop, task.id)) >= 3, within_s=20, what="all runs have said so")  # noqa: B023
-        assert ["FAILURE", "RETRY", "RETRY"] == sorted(own(shop, task.id))
+        assert sorted(own(shop, task.id)) == ["FAILURE", "RETRY", "RETRY"]
 
 
 def own(shop: Shop, task: str) -> list[str]:
@@ -213,7 +213,7 @@ def test_a_permanent_failure_is_kept(shop: Shop, order: str) -> None:
         shop.get(shop.send("decline", order))
     with pytest.raises(Exception, match=f"failed permanently with this key: Declined: {order}"):
         shop.get(shop.send("decline", order))
-    assert 1 == len(shop.effects(order))
+    assert len(shop.effects(order)) == 1
 
 
 def test_a_replayed_dead_letter_of_a_permanent_failure_runs(shop: Shop, order: str) -> None:
@@ -223,7 +223,7 @@ def test_a_replayed_dead_letter_of_a_permanent_failure_runs(shop: Shop, order: s
         with pytest.raises(Exception, match=order):
             shop.get(shop.send("decline", order, task_id=task, headers=replay and {"repot_replay": replay}))
         shop.client.backend.forget(task)
-    assert 2 == len(shop.effects(order))
+    assert len(shop.effects(order)) == 2
 
 
 def test_a_rejected_message_may_come_again(shop: Shop, order: str) -> None:
@@ -234,7 +234,7 @@ def test_an_ignored_run_is_done(shop: Shop, order: str) -> None:
     for task in (shop.send("ignoring", order), shop.send("ignoring", order)):
         # the second one may find the key taken first, and is sent again
         assert {"IGNORED"} == set(shop.await_ended(task.id))
-    assert 1 == len(shop.effects(order))
+    assert len(shop.effects(order)) == 1
 
 
 def test_a_soft_time_limit_leaves_an_unknown_outcome(shop: Shop, order: str) -> None:
@@ -242,7 +242,7 @@ def test_a_soft_time_limit_leaves_an_unknown_outcome(shop: Shop, order: str) -> 
     with pytest.raises(Exception, match="SoftTimeLimit"):
         shop.get(task)
     (record,) = [record for record in shop.records if record.task_id == task.id]
-    assert (State.UNKNOWN, 1) == (record.state, record.unknown_outcomes)
+    assert (record.state, record.unknown_outcomes) == (State.UNKNOWN, 1)
 
 
 def test_a_hard_time_limit_leaves_an_unknown_outcome(shop: Shop, order: str) -> None:
@@ -252,7 +252,7 @@ def test_a_hard_time_limit_leaves_an_unknown_outcome(shop: Shop, order: str) -> 
     wait_until(lambda: _record(shop, task.id).state is State.UNKNOWN, within_s=20, what="its lease runs out")
     # the next one runs; its own time limit ends it
     shop.send("stuck", order)
-    assert 2 == len(shop.await_effects(order, 2))
+    assert len(shop.await_effects(order, 2)) == 2
 
 
 @pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
@@ -278,7 +278,7 @@ def test_what_an_exception_says_nothing_about_has_an_unknown_outcome(shop: Shop,
 def test_a_killed_process_does_not_lose_its_task(shop: Shop, order: str) -> None:
     """As the kernel does when memory runs out; Celery alone acknowledges such a task."""
     assert order == shop.get(shop.send("dying", order, str(shop.file())))
-    assert 1 == len(shop.effects(order))
+    assert len(shop.effects(order)) == 1
 
 
 # Workers that die, or stand still
@@ -307,7 +307,7 @@ def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         paid, replayed = (shop.send("pay", order, str(hold)) for order in orders[1:])
         for order in orders[1:]:
             shop.await_effects(order)
-        wait_until(lambda: 3 == len(shop.records), within_s=20, what="each key is acquired")
+        wait_until(lambda: len(shop.records) == 3, within_s=20, what="each key is acquired")
         worker.stop()
         hold.touch()
         shop.start(3)
@@ -321,19 +321,19 @@ def test_a_killed_workers_redelivered_task_is_not_skipped(killed: Killed) -> Non
     """The flaw of a key that a dead worker holds: the redelivery is acknowledged as "skipped", and the task is lost."""
     shop, task = killed.shop, killed.charge
     order = shop.get(task, within_s=60)["order"]
-    assert 1 == len(shop.effects(order))
+    assert len(shop.effects(order)) == 1
     record = _record(shop, task.id)
-    assert (2, 1) == (record.runs, record.unknown_outcomes)
+    assert (record.runs, record.unknown_outcomes) == (2, 1)
 
 
 @pytest.mark.promise("rabbitmq-postgresql")
 def test_an_effect_of_unknown_outcome_waits_for_an_operator_if_its_policy_says_so(killed: Killed) -> None:
     shop = killed.shop
     order, record = _parked(shop, killed.paid)
-    assert (1, True) == (len(shop.effects(order)), record.parked)
+    assert (len(shop.effects(order)), record.parked) == (1, True)
     # the person looks, and says that it was done
     shop.store.finish(record.key, record.owner, Ending(RunOutcome.DONE, 3600, '"paid"'), FinishMode.OPERATOR)
-    assert "paid" == shop.get(shop.send("pay", order))
+    assert shop.get(shop.send("pay", order)) == "paid"
 
 
 def test_a_parked_effect_is_run_again_by_replaying_its_dead_letter(
@@ -350,11 +350,11 @@ def test_a_parked_effect_is_run_again_by_replaying_its_dead_letter(
 
     def dead_letters() -> Any:
         found = CliRunner().invoke(main, ["dlq", "list", "--json"])
-        assert 0 == found.exit_code, found.output
+        assert found.exit_code == 0, found.output
         return [one for one in json.loads(found.stdout) if one["id"] == task.id]
 
     (dead_letter,) = wait_until(dead_letters, within_s=20, what="its dead letter is written", poll_s=0.3)
-    assert "unknown_outcome" == dead_letter["reason"]
+    assert dead_letter["reason"] == "unknown_outcome"
     # with others it is left: its effect may have happened
     everything = CliRunner().invoke(main, ["dlq", "replay", "--task", dead_letter["task"], "--execute"])
     assert (everything.exit_code, dead_letters()) == (0, [dead_letter]), everything.output
@@ -363,10 +363,10 @@ def test_a_parked_effect_is_run_again_by_replaying_its_dead_letter(
     release, replay = dict.fromkeys(re.findall(r"`repot ([^`]+)`", " ".join(shown.split())))
     assert CliRunner().invoke(main, release.removesuffix(" --execute").split()).exit_code == 0
     shop.client.backend.forget(task.id)
-    assert 0 == CliRunner().invoke(main, replay.split()).exit_code
+    assert CliRunner().invoke(main, replay.split()).exit_code == 0
     # what was asked for before remembers the failure
     assert order == shop.get(shop.client.AsyncResult(task.id))
-    assert (2, State.DONE) == (len(shop.effects(order)), _record(shop, task.id).state)
+    assert (len(shop.effects(order)), _record(shop, task.id).state) == (2, State.DONE)
 
 
 @pytest.mark.promise("redis-redis")
@@ -385,9 +385,9 @@ def test_a_run_that_stood_still_past_its_lease_cannot_finish_over_its_successor(
     # the late one gets its successor's result
     assert second.id == shop.get(first)["by"]
     record = _record(shop, second.id)
-    assert (State.DONE, 1) == (record.state, record.unknown_outcomes)
-    assert [] == [one for one in shop.records if one.task_id == first.id]
-    assert 2 == len(shop.effects(order))
+    assert (record.state, record.unknown_outcomes) == (State.DONE, 1)
+    assert [one for one in shop.records if one.task_id == first.id] == []
+    assert len(shop.effects(order)) == 2
     assert late.pid == stopped != successor.pid
 
 
@@ -401,7 +401,7 @@ def test_a_run_that_stood_still_and_was_not_missed_is_done(shop: Shop, order: st
     hold.touch()
     assert task.id == shop.get(task)["by"]
     assert task.id == shop.get(shop.send("brief", order, str(hold)))["by"]
-    assert (State.DONE, 1) == (_record(shop, task.id).state, len(shop.effects(order)))
+    assert (_record(shop, task.id).state, len(shop.effects(order))) == (State.DONE, 1)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "eventlet", "solo"])
@@ -420,7 +420,7 @@ def test_a_lease_is_renewed_in_every_pool(redis: Server, opened: Callable[..., S
     assert (State.RUNNING, owner) == (shop.record.state, shop.record.owner)
     hold.touch()
     assert task.id == shop.get(task)["by"]
-    assert (State.DONE, 0) == (shop.record.state, shop.record.unknown_outcomes)
+    assert (shop.record.state, shop.record.unknown_outcomes) == (State.DONE, 0)
 
 
 # A store that is away
@@ -465,18 +465,18 @@ def test_what_may_run_unguarded_does_while_the_store_is_away(cut: tuple[Shop, Pr
     shop, _ = cut
     assert order == shop.get(shop.send("careless", order))
     # a store that compares refuses such a writer after any other
-    assert [0] == [line.details["fencing_token"] for line in shop.effects(order)]
+    assert [line.details["fencing_token"] for line in shop.effects(order)] == [0]
 
 
 @pytest.mark.promise
 def test_nothing_runs_unguarded_while_the_store_is_away(cut: tuple[Shop, Proxy], order: str) -> None:
     shop, link = cut
     task = shop.send("charge", order)
-    assert "IGNORED" == shop.await_ended(task.id)[0]
-    assert [] == shop.effects(order)
+    assert shop.await_ended(task.id)[0] == "IGNORED"
+    assert shop.effects(order) == []
     link.enable(enabled=True)
     assert order == shop.get(task)["order"]
-    assert 1 == len(shop.effects(order))
+    assert len(shop.effects(order)) == 1
 
 
 def test_a_store_cut_off_in_mid_finish_neither_fails_nor_repeats_the_task(cut: tuple[Shop, Proxy], order: str) -> None:
@@ -491,7 +491,7 @@ def test_a_store_cut_off_in_mid_finish_neither_fails_nor_repeats_the_task(cut: t
     link.enable(enabled=True)
     wait_until(lambda: _record(shop, task.id).state is State.DONE, within_s=20, what="the outcome is recorded")
     assert task.id == shop.get(shop.send("charge", order, 1, "", str(hold)))["by"]
-    assert 1 == len(shop.effects(order))
+    assert len(shop.effects(order)) == 1
 
 
 def test_a_store_cut_off_during_an_acquisition_leaves_no_key_taken(
@@ -505,11 +505,11 @@ def test_a_store_cut_off_during_an_acquisition_leaves_no_key_taken(
         answers = link.add_toxic("timeout", "downstream", {"timeout": 0})
         task = shop.send("charge", order)
         wait_until(lambda: any(one.task_id == task.id for one in shop.records), within_s=60, what="it is acquired")
-        assert "IGNORED" == shop.await_ended(task.id)[0]
+        assert shop.await_ended(task.id)[0] == "IGNORED"
         link.remove_toxic(answers)
         assert order == shop.get(task)["order"]
         record = _record(shop, task.id)
-        assert (State.DONE, 0, 1) == (record.state, record.unknown_outcomes, len(shop.effects(order)))
+        assert (record.state, record.unknown_outcomes, len(shop.effects(order))) == (State.DONE, 0, 1)
 
 
 @pytest.mark.promise("postgresql")
@@ -527,7 +527,7 @@ def test_a_task_whose_acquisition_got_no_answer_has_no_unknown_outcome(
         with link.losing():
             task = shop.send("pay", order)
             # by the second one the message that names no owner is acknowledged
-            assert ["IGNORED"] * 2 == shop.await_ended(task.id, 2)
+            assert shop.await_ended(task.id, 2) == ["IGNORED"] * 2
             worker.signal(signal.SIGKILL)
             worker.stop()
         wait_until(
@@ -536,8 +536,8 @@ def test_a_task_whose_acquisition_got_no_answer_has_no_unknown_outcome(
         shop.start(1)
         assert order == shop.get(task)
     record = _record(shop, task.id)
-    assert (State.DONE, 1, 0) == (record.state, record.runs, record.unknown_outcomes)
-    assert 1 == len(shop.effects(order))
+    assert (record.state, record.runs, record.unknown_outcomes) == (State.DONE, 1, 0)
+    assert len(shop.effects(order)) == 1
 
 
 # What it costs, and how to do without
@@ -556,7 +556,7 @@ def test_a_guarded_task_costs_two_round_trips(redis: Server, opened: Callable[..
         after = _commands(client)
     # our own request is among them; commands inside scripts are counted, but not sent
     sent = {name: after[name] - before.get(name, 0) for name in after if name in ("evalsha", "eval", "ping", "get")}
-    assert {"evalsha": 100} == {name: number for name, number in sent.items() if number}
+    assert {name: number for name, number in sent.items() if number} == {"evalsha": 100}
 
 
 def test_the_switch_turns_the_guard_off(redis: Server, opened: Callable[..., Shop], order: str) -> None:
@@ -564,7 +564,7 @@ def test_the_switch_turns_the_guard_off(redis: Server, opened: Callable[..., Sho
     shop.start()
     for _ in range(2):
         shop.get(shop.send("charge", order))
-    assert (2, []) == (len(shop.effects(order)), shop.records)
+    assert (len(shop.effects(order)), shop.records) == (2, [])
 
 
 def _parked(shop: Shop, task: Any) -> Any:

@@ -80,7 +80,7 @@ def test_a_queue_that_no_setting_names_is_found_with_its_counts(each: Server) ->
     # also what was sent a moment ago: counts that the management API makes from time to time are not waited for
     found = held(each).queues[name]
     assert isinstance(found, Depth)
-    assert 3 == found.ready
+    assert found.ready == 3
     with Connection(each.url) as connection:
         assert Queue(name, no_declare=True)(connection.channel()).get() is not None
         counted(each, name, Depth(2, 1))
@@ -96,7 +96,7 @@ def test_a_queue_that_no_setting_names_is_found_with_its_counts(each: Server) ->
 def test_any_name_is_found_as_it_is(each: Server, name: str) -> None:
     name = f"{name}-{uuid4()}"
     send(each, name, 10)
-    assert 10 == getattr(held(each).queues[name], "ready", None)
+    assert getattr(held(each).queues[name], "ready", None) == 10
 
 
 def test_mailboxes_events_and_results_are_no_task_queues(each: Server) -> None:
@@ -133,7 +133,7 @@ def test_a_movers_reservation_counts_for_its_queue(own: Server) -> None:
     with closing(own.open()) as broker:
         held_by: Any = broker
         with closing(held_by.reader("slow", window=30, lease_s=60)) as reader:
-            assert 30 == len(reader.take(30, "mover").messages)
+            assert len(reader.take(30, "mover").messages) == 30
             assert {"slow": Depth(0, 30)} == held(own).queues
 
 
@@ -150,8 +150,8 @@ def test_lists_of_other_programs_are_no_queues(own: Server) -> None:
     send(own, "slow")
     found = held(own)
     assert {"slow": Depth(1, 0)} == found.queues
-    assert () == found.beside
-    assert () == found.unknown
+    assert found.beside == ()
+    assert found.unknown == ()
 
 
 @pytest.mark.parametrize("bound", [True, False], ids=["bound", "unbound"])
@@ -183,7 +183,7 @@ def test_what_other_options_reach_is_named_with_them(
     # the options that are named reach all of it
     with_them = held(own, **beside.options)
     assert {"jobs": Depth(count, 0)} == with_them.queues
-    assert () == with_them.beside
+    assert with_them.beside == ()
 
 
 def test_what_workers_hold_under_another_prefix_is_named(own: Server) -> None:
@@ -191,14 +191,14 @@ def test_what_workers_hold_under_another_prefix_is_named(own: Server) -> None:
     with Connection(own.url, transport_options={"global_keyprefix": "shop:"}) as connection:
         assert Queue("jobs", no_declare=True)(connection.channel()).get() is not None
         (beside,) = held(own).beside
-    assert "1 messages wait and 1 are in the hands of workers under the prefix 'shop:'" == beside.text
+    assert beside.text == "1 messages wait and 1 are in the hands of workers under the prefix 'shop:'"
 
 
 def test_what_lies_without_a_prefix_is_named(own: Server) -> None:
     send(own, "jobs", 2)
     (beside,) = held(own, global_keyprefix="shop:").beside
-    assert "2 messages wait without a prefix" == beside.text
-    assert {"global_keyprefix": ""} == beside.options
+    assert beside.text == "2 messages wait without a prefix"
+    assert beside.options == {"global_keyprefix": ""}
 
 
 def test_a_message_of_protocol_1_shows_a_queue(own: Server) -> None:

@@ -68,7 +68,7 @@ def repot(shop: Shop, *words: str) -> Result:
 
 def listed(shop: Shop, *words: str) -> Any:
     result = repot(shop, "list", "--json", *words)
-    assert 0 == result.exit_code, result.output
+    assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
 
@@ -87,9 +87,9 @@ def test_what_workers_hold_is_listed(in_hand: Shop, each: Server) -> None:
 
     found = wait_until(all_of_them, within_s=60, what="all are in hand")
     assert {f"celery@w0-{in_hand.name}"} == {one["worker"] for one in found["tasks"]} == set(found["workers"])
-    assert (1, 1, []) == (found["asked"], found["answered"], found["silent"])
+    assert (found["asked"], found["answered"], found["silent"]) == (1, 1, [])
     assert all([in_hand.name] == one["queues"] for one in found["tasks"])
-    assert [] == listed(in_hand, "--queue", "another")["tasks"]
+    assert listed(in_hand, "--queue", "another")["tasks"] == []
     wait_until(
         lambda: {"support.held_app.hold", "active"} <= set(repot(in_hand, "list").stdout.split()),
         within_s=60,
@@ -99,7 +99,7 @@ def test_what_workers_hold_is_listed(in_hand: Shop, each: Server) -> None:
         # the management API collects every few seconds
         wait_until(lambda: consumer(in_hand)["unacked"] == 3, within_s=60, what="its consumer is listed")
         one = consumer(in_hand)
-        assert ("py-amqp", "127.0.0.1") == (one["client"].split()[0], one["host"])
+        assert (one["client"].split()[0], one["host"]) == ("py-amqp", "127.0.0.1")
 
 
 def consumer(shop: Shop) -> Any:
@@ -115,7 +115,7 @@ def test_the_broker_says_when_it_delivers_again(own: Server, redis: Server, open
     wait_until(lambda: states(listed(shop)) == ["scheduled"], within_s=60, what="it is in hand")
     (task,) = listed(shop)["tasks"]
     assert task["again_at"] == pytest.approx(task["since"] + 3600)
-    assert "" == task["claimed_by"]
+    assert task["claimed_by"] == ""
 
 
 def test_a_claim_says_who_holds_it_since_when_and_until_when(
@@ -164,7 +164,7 @@ def test_the_commands_of_the_page_show_a_claim(own: Server, redis: Server, opene
     assert tag in str(index)
     assert float(score) <= now[0] + 1
     assert ["", shop.name] == json.loads(value)[1:]
-    assert [] == unreadable
+    assert unreadable == []
 
 
 def held(shop: Shop) -> Any:
@@ -189,12 +189,12 @@ def test_an_application_names_the_broker_the_prefix_and_the_mailbox(own: Server,
         started = start(tmp_path, "inflight", "list", "-A", "stock", "--json", "--wait", "1s")
         out, error = started.communicate(timeout=120)
         listener.close()
-    assert 0 == started.returncode, error
+    assert started.returncode == 0, error
     found = json.loads(out)
-    assert [("i", "shop.pay", ["orders"], "unknown")] == [
-        (one["id"], one["task"], one["queues"], one["state"]) for one in found["tasks"]
+    assert [(one["id"], one["task"], one["queues"], one["state"]) for one in found["tasks"]] == [
+        ("i", "shop.pay", ["orders"], "unknown")
     ]
-    assert (1, 0) == (found["asked"], found["answered"])
+    assert (found["asked"], found["answered"]) == (1, 0)
 
 
 def test_what_is_not_a_delivery_of_kombu_is_listed_as_such(own: Server) -> None:

@@ -31,7 +31,7 @@ def inflight(server: Server, *words: str) -> Result:
     url, management = server.url, server.management_url
     variables = {"WORKER_BROKER_URL": url, **({"WORKER_MANAGEMENT_URL": management} if management else {})}
     done = CliRunner().invoke(main, ["inflight", "list", "--wait", "1s", *words], env=variables)
-    assert 0 == done.exit_code, done.output
+    assert done.exit_code == 0, done.output
     return done
 
 

@@ -71,14 +71,14 @@ def test_supervisord_runs_a_worker_and_stops_it_when_its_task_has_ended(deployme
         task = deployment.send("repot.run", 4)
         wait_until(lambda: seen(STARTED, str(task.id)), within_s=20, what="the task runs")
         restarted = deployment.run("supervisorctl -c supervisord.conf restart worker")
-        assert 0 == restarted.returncode, restarted.stdout + supervisord.log_tail(40)
+        assert restarted.returncode == 0, restarted.stdout + supervisord.log_tail(40)
         assert {"task": task.id, "seconds": 4} == task.get(timeout=20)
         wait_until(lambda: seen(READY, "") == 2, within_s=60, what="another worker is ready")
         deployment.send("repot.run", 0).get(timeout=20)
-        assert (1, 1) == (seen(DELIVERED, str(task.id)), seen(EFFECT, str(task.id)))
+        assert (seen(DELIVERED, str(task.id)), seen(EFFECT, str(task.id))) == (1, 1)
         supervisord.signal(signal.SIGTERM)
         wait_until(lambda: supervisord.exit_code is not None, within_s=30, what="supervisord leaves")
-        assert 0 == supervisord.exit_code
+        assert supervisord.exit_code == 0
         assert "stopped: worker (exit status 0)" in supervisord.log_tail(40)
         assert "SIGKILL" not in supervisord.log_tail(1000)
 
@@ -90,12 +90,12 @@ def test_the_sidecar_and_the_probe_judge_the_worker(deployment: Deployment) -> N
     with _supervisord(deployment) as supervisord:
         wait_until(lambda: _status(port, "/ready") == 200, within_s=60, what="it is ready", poll_s=0.2)
         node = "HEALTHCHECK_NODE=worker@%h"
-        assert 0 == deployment.run(f"{node} repot healthcheck probe --ready").returncode
-        assert 0 == deployment.run("repot healthcheck live").returncode
+        assert deployment.run(f"{node} repot healthcheck probe --ready").returncode == 0
+        assert deployment.run("repot healthcheck live").returncode == 0
         stopped = deployment.run("supervisorctl -c supervisord.conf stop worker")
-        assert 0 == stopped.returncode, stopped.stdout + supervisord.log_tail(40)
-        assert (503, 503) == (_status(port, "/live"), _status(port, "/ready"))
-        assert 4 == deployment.run("repot healthcheck live").returncode
+        assert stopped.returncode == 0, stopped.stdout + supervisord.log_tail(40)
+        assert (_status(port, "/live"), _status(port, "/ready")) == (503, 503)
+        assert deployment.run("repot healthcheck live").returncode == 4
         shown = deployment.run("supervisorctl -c supervisord.conf status").stdout
         assert "healthcheck                      RUNNING" in shown
         assert "flower                           STOPPED" in shown
@@ -131,11 +131,11 @@ def test_a_bridge_takes_what_waits_on_the_other_broker(own: Server, rabbitmq: Se
     made.rewrite(WORKER_BROKER_URL=encoded, BRIDGE_READ_URL=redis.url, START_BRIDGE="true")
     made.rewrite(WORKER_MANAGEMENT_URL=rabbitmq.management_url)
     with _supervisord(made) as supervisord:
-        assert 2 == task.get(timeout=60), supervisord.log_tail(100)
+        assert task.get(timeout=60) == 2, supervisord.log_tail(100)
         effects = [line.worker for line in Journal(made.directory / "journal").read() if line.kind == EFFECT]
-        assert ["bridge", "worker"] == [name.partition("@")[0] for name in effects]
+        assert [name.partition("@")[0] for name in effects] == ["bridge", "worker"]
         judged = made.run("HEALTHCHECK_NODE=bridge@%h repot healthcheck live")
-        assert 0 == judged.returncode, judged.stderr
+        assert judged.returncode == 0, judged.stderr
         _require_both_brokers_are_counted(made, redis.url, encoded.replace("gu%65st@", "**@"))
 
 
@@ -158,7 +158,7 @@ def _require_both_brokers_are_counted(made: Deployment, *brokers: str) -> None:
     done = made.directory / "done"
     task = made.send("repot.run", 0, str(done))
     wait_until(lambda: samples("repot_broker_tasks_held")[brokers[1]] == 1, within_s=20, what="a worker has the task")
-    assert 0 == samples("repot_broker_drained")[brokers[1]]
+    assert samples("repot_broker_drained")[brokers[1]] == 0
     done.touch()
     task.get(timeout=30)
 
@@ -194,7 +194,7 @@ def test_a_stop_that_comes_while_a_program_starts_is_not_lost(tmp_path: Path, pr
             within_s=20,
             what="supervisord leaves",
         )
-        assert 0 == supervisord.exit_code
+        assert supervisord.exit_code == 0
         assert f"stopped: {program} (exit status 0)" in supervisord.log_tail(40)
 
 
@@ -214,7 +214,7 @@ def test_a_bridge_without_the_other_broker_does_not_start(deployment: Deployment
 def test_supervisord_says_which_variable_is_missing(deployment: Deployment) -> None:
     (deployment.directory / ".env").write_text("WORKER_APP=repot.worker.app\n")
     found = deployment.run("supervisord -c supervisord.conf")
-    assert 0 != found.returncode
+    assert found.returncode != 0
     assert "ENV_WORKER_VISIBILITY_TIMEOUT" in found.stderr
 
 
@@ -225,9 +225,9 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     init(tmp_path, "--broker", "redis")
     unit = tmp_path / "systemd" / "worker.service"
     text = unit.read_text()
-    assert 4 == text.count("# yours: ")
+    assert text.count("# yours: ") == 4
     celery = str(Path(sys.executable).parent / "celery")
     unit.write_text(text.replace("/opt/worker/.venv/bin/celery", celery).replace("/opt/worker", str(tmp_path)))
     found = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
-    assert 0 == found.returncode, found.stderr
+    assert found.returncode == 0, found.stderr
     assert "worker.service" not in found.stderr

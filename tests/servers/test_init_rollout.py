@@ -54,7 +54,7 @@ def _made(directory: Path, redis: Server, rabbitmq: Server, ports: list[str]) ->
 def _require_runs_without_a_rollout(made: Deployment, port: str) -> None:
     with made.start("supervisord -c supervisord.conf") as supervisord:
         wait_until(partial(_is_ready, int(port)), within_s=90, what="it runs without the rollout", poll_s=0.5)
-        assert 0 == made.run(f"{CONTROL} shutdown").returncode
+        assert made.run(f"{CONTROL} shutdown").returncode == 0
         wait_until(lambda: supervisord.exit_code is not None, within_s=60, what="supervisord leaves")
 
 
@@ -68,7 +68,7 @@ def test_supervisord_runs_both_sides_and_a_rollout_goes_through(
 
     def run(line: str) -> str:
         done = made.run(with_rollout(line))
-        assert 0 == done.returncode, done.stdout + done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     with made.start(with_rollout("supervisord -c supervisord.rollout.conf")) as supervisord:
@@ -78,7 +78,7 @@ def test_supervisord_runs_both_sides_and_a_rollout_goes_through(
             wait_until(
                 lambda: "this beat stands by" in supervisord.log_tail(1000), within_s=30, what="a beat stands by"
             )
-            assert 1 == supervisord.log_tail(1000).count("this beat sends")
+            assert supervisord.log_tail(1000).count("this beat sends") == 1
             # RabbitMQ's statistics know a new queue after some seconds
             wait_until(
                 lambda: made.run(with_rollout("repot rollout plan friday")).returncode == 0,

@@ -122,9 +122,9 @@ def serving(web: FastAPI) -> Iterator[int]:
 def test_a_job_is_accepted_and_followed_to_its_end(client: Client, shop: Shop, project: str) -> None:
     hold = shop.file()
     accepted = client.submit(project, hold=str(hold))
-    assert 202 == accepted.status
+    assert accepted.status == 202
     assert f"/renders/{accepted.body['id']}" == accepted.headers["location"]
-    assert "no-store" == accepted.headers["cache-control"]
+    assert accepted.headers["cache-control"] == "no-store"
     found = client.ask("GET", accepted.headers["location"])
     assert (200, accepted.body["id"], project, 1) == (
         found.status,
@@ -149,14 +149,14 @@ def test_a_duplicate_gets_the_active_job_and_the_time_to_wait(client: Client, sh
         lambda: client.ask("GET", f"/renders/{first}").body["stage"] == "render", within_s=20, what="the job runs"
     )
     refused = client.submit(project)
-    assert (409, PROBLEM) == (refused.status, refused.headers["content-type"])
+    assert (refused.status, refused.headers["content-type"]) == (409, PROBLEM)
     assert 1 <= int(refused.headers["retry-after"]) <= LEASE_S + 1
     assert {"type", "title", "status", "detail", "instance", "active_job"} == set(refused.body)
-    assert ("urn:problem-type:repot:scope-conflict", 409, "/renders") == (
+    assert (
         refused.body["type"],
         refused.body["status"],
         refused.body["instance"],
-    )
+    ) == ("urn:problem-type:repot:scope-conflict", 409, "/renders")
     active = refused.body["active_job"]
     assert (first, "running", "render") == (active["id"], active["status"], active["stage"])
     assert active["age_s"] > 0
@@ -167,17 +167,17 @@ def test_a_duplicate_gets_the_active_job_and_the_time_to_wait(client: Client, sh
 def test_the_same_key_gets_the_same_job_and_with_another_body_a_422(client: Client, shop: Shop, project: str) -> None:
     key, hold = str(uuid4()), shop.file()
     answers = [client.submit(project, key, hold=str(hold)) for _ in range(3)]
-    assert [202] * 3 == [answer.status for answer in answers]
-    assert 1 == len({answer.body["id"] for answer in answers})
+    assert [answer.status for answer in answers] == [202] * 3
+    assert len({answer.body["id"] for answer in answers}) == 1
     other = client.submit(project, key)
-    assert (422, PROBLEM, "urn:problem-type:repot:idempotency-key-reused") == (
+    assert (
         other.status,
         other.headers["content-type"],
         other.body["type"],
-    )
+    ) == (422, PROBLEM, "urn:problem-type:repot:idempotency-key-reused")
     hold.touch()
     elsewhere = Client(client.port, "two").submit(project, key)
-    assert 202 == elsewhere.status
+    assert elsewhere.status == 202
     assert elsewhere.body["id"] != answers[0].body["id"]
 
 
@@ -186,7 +186,7 @@ def test_many_with_one_key_at_once_get_one_job(client: Client, shop: Shop, proje
     with ThreadPoolExecutor(16) as threads:
         answers = list(threads.map(lambda _: client.submit(project, key), range(32)))
     assert Counter({202: 32}) == Counter(answer.status for answer in answers)
-    assert 1 == len({answer.body["id"] for answer in answers})
+    assert len({answer.body["id"] for answer in answers}) == 1
     shop.await_effects(project)
 
 
@@ -199,10 +199,10 @@ def test_many_at_once_get_one_job_and_its_id(client: Client, shop: Shop, project
     (accepted,) = (answer.body["id"] for answer in answers if answer.status == 202)
     assert {accepted} == {answer.body["active_job"]["id"] for answer in answers if answer.status == 409}
     audit = client.ask("GET", "/renders/refused?limit=5").body
-    assert 5 == len(audit["refusals"])
+    assert len(audit["refusals"]) == 5
     assert {accepted} == {one["active_job_id"] for one in audit["refusals"]}
     mine = next(one for one in audit["scopes"] if one["scope"] == project)
-    assert (63, 157.5) == (mine["refused"], mine["estimated_cost_saved"])
+    assert (mine["refused"], mine["estimated_cost_saved"]) == (63, 157.5)
     hold.touch()
 
 
@@ -210,16 +210,16 @@ def test_many_at_once_get_one_job_and_its_id(client: Client, shop: Shop, project
 def test_a_job_is_cancelled_once_and_frees_its_scope(client: Client, shop: Shop, project: str) -> None:
     first = client.submit(project, hold=str(shop.file())).body["id"]
     cancelled = client.ask("POST", f"/renders/{first}/cancel")
-    assert (202, "cancelled", True) == (cancelled.status, cancelled.body["status"], cancelled.body["workers_notified"])
+    assert (cancelled.status, cancelled.body["status"], cancelled.body["workers_notified"]) == (202, "cancelled", True)
     after = client.submit(project)
-    assert (202, 2) == (after.status, after.body["generation"])
+    assert (after.status, after.body["generation"]) == (202, 2)
     wait_until(
         lambda: client.ask("GET", f"/renders/{after.body['id']}").body["status"] == "succeeded",
         within_s=20,
         what="the job is done",
     )
     late = client.ask("POST", f"/renders/{after.body['id']}/cancel")
-    assert (409, "urn:problem-type:repot:job-ended") == (late.status, late.body["type"])
+    assert (late.status, late.body["type"]) == (409, "urn:problem-type:repot:job-ended")
 
 
 @pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
@@ -229,22 +229,22 @@ def test_another_tenants_job_is_a_404_like_one_that_never_was(client: Client, pr
     for path in (f"/renders/{first}", f"/renders/{uuid4()}"):
         for method, more in (("GET", ""), ("POST", "/cancel")):
             found = other.ask(method, path + more)
-            assert (404, PROBLEM, "urn:problem-type:repot:job-not-found") == (
+            assert (
                 found.status,
                 found.headers["content-type"],
                 found.body["type"],
-            )
-    assert [] == [one for one in other.ask("GET", "/renders/refused").body["refusals"] if project in one["scope"]]
+            ) == (404, PROBLEM, "urn:problem-type:repot:job-not-found")
+    assert [one for one in other.ask("GET", "/renders/refused").body["refusals"] if project in one["scope"]] == []
 
 
 def test_a_request_without_a_tenant_is_refused(client: Client) -> None:
     anonymous = Client(client.port, "")
     for method, path in (("GET", "/renders/refused"), ("GET", "/renders/x"), ("POST", "/renders/x/cancel")):
-        assert (403, PROBLEM) == (
+        assert (
             anonymous.ask(method, path).status,
             anonymous.ask(method, path).headers["content-type"],
-        )
-    assert 403 == anonymous.submit("p").status
+        ) == (403, PROBLEM)
+    assert anonymous.submit("p").status == 403
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_request_without_a_tenant_is_refused(client: Client) -> None:
 )
 def test_a_body_that_is_no_submission_is_a_400(client: Client, body: bytes) -> None:
     found = client.ask("POST", "/renders", body)
-    assert (400, PROBLEM) == (found.status, found.headers["content-type"])
+    assert (found.status, found.headers["content-type"]) == (400, PROBLEM)
     assert {"type", "title", "status", "detail", "instance"} == set(found.body)
 
 
@@ -284,20 +284,20 @@ def test_a_body_that_is_no_submission_is_a_400(client: Client, body: bytes) -> N
 def test_a_body_that_does_not_say_it_is_json_is_told_so(client: Client, content_type: str | None, said: str) -> None:
     # a list, since older releases of FastAPI take an object without a Content-Type
     found = client.ask("POST", "/renders", b"[]", Content_Type=content_type)
-    assert (400, PROBLEM) == (found.status, found.headers["content-type"])
+    assert (found.status, found.headers["content-type"]) == (400, PROBLEM)
     assert f"body: the request has {said}; send the arguments" in found.body["detail"]
 
 
 def test_a_key_that_is_empty_too_long_and_a_limit_that_is_none_are_400(client: Client, project: str) -> None:
-    assert 400 == client.submit(project, "k" * 256).status
+    assert client.submit(project, "k" * 256).status == 400
     # a client that sends the header relies on it
-    assert 400 == client.ask("POST", "/renders", {"project": project}, Idempotency_Key="").status
-    assert [400, 400] == [client.ask("GET", f"/renders/refused?limit={limit}").status for limit in ("0", "all")]
+    assert client.ask("POST", "/renders", {"project": project}, Idempotency_Key="").status == 400
+    assert [client.ask("GET", f"/renders/refused?limit={limit}").status for limit in ("0", "all")] == [400, 400]
 
 
 def test_arguments_of_any_text_reach_the_task(client: Client, project: str) -> None:
     """Half a surrogate pair is valid JSON."""
-    assert 202 == client.ask("POST", "/renders", b'{"project": "%s", "hold": "\\ud800"}' % project.encode()).status
+    assert client.ask("POST", "/renders", b'{"project": "%s", "hold": "\\ud800"}' % project.encode()).status == 202
 
 
 _NUL, _HALF = "a\0b", "\ud800"
@@ -320,17 +320,17 @@ def test_text_that_a_database_does_not_take_is_one_answer_on_each_store(
         taken = [client.submit(str(uuid4()), hold=text) for text in (_NUL, _HALF)]
         keyed = [client.submit("keyed", key) for key in ("k\x7f\xe9", "k\x7f\xe9")]
         paths = [client.ask(*words) for words in (("GET", "/renders/a%00b"), ("POST", "/renders/a%00b/cancel"))]
-    assert [(400, PROBLEM)] * 2 == [(one.status, one.headers["content-type"]) for one in refused]
+    assert [(one.status, one.headers["content-type"]) for one in refused] == [(400, PROBLEM)] * 2
     assert all("printable characters" in one.body["detail"] for one in refused)
-    assert [202] * 2 == [one.status for one in taken]
-    assert [202] * 2 == [one.status for one in keyed]
+    assert [one.status for one in taken] == [202] * 2
+    assert [one.status for one in keyed] == [202] * 2
     assert keyed[0].body["id"] == keyed[1].body["id"]
-    assert [(404, PROBLEM)] * 2 == [(one.status, one.headers["content-type"]) for one in paths]
+    assert [(one.status, one.headers["content-type"]) for one in paths] == [(404, PROBLEM)] * 2
     for text in (_NUL, _HALF):
         ids = {
             jobs.submit({"project": f"{text!a}"}, tenant=text, owner=text, idempotency_key=text).job.id for _ in "ab"
         }
-        assert 1 == len(ids)
+        assert len(ids) == 1
         for call in (jobs.get, jobs.cancel):
             with pytest.raises(JobNotFound):
                 call(text)
@@ -347,7 +347,7 @@ def test_a_server_that_is_away_is_a_503_that_says_nothing_of_it(
         client = Client(port)
         for _ in range(2):
             found = client.submit(project)
-            assert (503, PROBLEM, "5") == (found.status, found.headers["content-type"], found.headers["retry-after"])
+            assert (found.status, found.headers["content-type"], found.headers["retry-after"]) == (503, PROBLEM, "5")
             assert "hunter2" not in str(found.body)
             assert LOOPBACK not in str(found.body)
 
@@ -365,7 +365,7 @@ def test_a_store_that_refuses_the_password_is_a_503_that_says_nothing_of_it(
             client = Client(port)
             answers = [client.submit(project), client.ask("GET", "/renders/x"), client.ask("GET", "/renders/refused")]
         settings.close()
-    assert [(503, PROBLEM)] * 3 == [(one.status, one.headers["content-type"]) for one in answers]
+    assert [(one.status, one.headers["content-type"]) for one in answers] == [(503, PROBLEM)] * 3
     assert not [one for one in answers if "hunter2" in str(one.body) or "password" in str(one.body)]
 
 
@@ -395,7 +395,7 @@ def test_a_record_with_fractions_and_without_a_beginning_is_answered(
         records.hset(record, mapping={"done": "0.5", "total": "all", "created_at": "soon"})
         found, refused = client.ask("GET", f"/renders/{first}"), client.submit(project)
     records.close()
-    assert (200, 0.5, None, None) == (found.status, found.body["done"], found.body["total"], found.body["created_at"])
+    assert (found.status, found.body["done"], found.body["total"], found.body["created_at"]) == (200, 0.5, None, None)
     assert (409, first) == (refused.status, refused.body["active_job"]["id"])
 
 
@@ -410,13 +410,13 @@ def test_arguments_that_the_task_does_not_take_are_a_400_where_it_is_known(
 
     with served(shop) as port:
         found = Client(port).submit(project, colour="blue")
-        assert 400 == found.status
+        assert found.status == 400
         assert "colour" in found.body["detail"]
         # half a surrogate pair, which is valid JSON and no text that an answer can hold
         odd = Client(port).ask("POST", "/renders", b'{"project": "%s", "\\ud800": 1}' % project.encode())
-        assert (400, PROBLEM) == (odd.status, odd.headers["content-type"])
+        assert (odd.status, odd.headers["content-type"]) == (400, PROBLEM)
         assert r"\ud800" in odd.body["detail"]
-        assert 202 == Client(port).submit(project).status
+        assert Client(port).submit(project).status == 202
 
 
 def _user(x_user: Annotated[str, Header()] = "") -> str:
@@ -452,13 +452,13 @@ def test_an_owner_cancels_only_jobs_of_their_own(redis: Server, tmp_path: Path, 
         path = f"{first.headers['location']}/cancel"
         for name in ("bob", ""):
             refused = client.ask("POST", path, X_User=name)
-            assert (403, PROBLEM) == (refused.status, refused.headers["content-type"])
-        assert "urn:problem-type:repot:not-job-owner" == client.ask("POST", path, X_User="bob").body["type"]
+            assert (refused.status, refused.headers["content-type"]) == (403, PROBLEM)
+        assert client.ask("POST", path, X_User="bob").body["type"] == "urn:problem-type:repot:not-job-owner"
         # whom a tenant's jobs are not hidden from sees them, and another tenant's are not there
-        assert "queued" == client.ask("GET", first.headers["location"], X_User="bob").body["status"]
-        assert 404 == Client(port, "two").ask("POST", path, X_User="ann").status
-        assert 403 == client.ask("POST", "/renders", {"project": project}).status
-        assert [202, 202] == [client.ask("POST", path, X_User="ann").status for _ in range(2)]
+        assert client.ask("GET", first.headers["location"], X_User="bob").body["status"] == "queued"
+        assert Client(port, "two").ask("POST", path, X_User="ann").status == 404
+        assert client.ask("POST", "/renders", {"project": project}).status == 403
+        assert [client.ask("POST", path, X_User="ann").status for _ in range(2)] == [202, 202]
 
 
 def test_a_job_without_an_owner_is_cancelled_by_the_applications_own_code(
@@ -485,10 +485,10 @@ def test_a_router_with_its_prefix_and_one_at_the_root(
     with serving(below) as port:
         client = Client(port)
         first = client.ask("POST", f"/below{at}", {"project": project})
-        assert 202 == first.status
+        assert first.status == 202
         found = client.ask("GET", first.headers["location"])
         assert (200, first.body["id"]) == (found.status, found.body["id"])
-        assert 200 == client.ask("GET", f"/below{at.rstrip('/')}/refused").status
+        assert client.ask("GET", f"/below{at.rstrip('/')}/refused").status == 200
 
 
 def test_a_name_that_is_none_is_an_error_of_the_application(redis: Server, tmp_path: Path) -> None:
@@ -499,7 +499,7 @@ def test_a_name_that_is_none_is_an_error_of_the_application(redis: Server, tmp_p
     with serving(web) as port:
         connection = HTTPConnection(LOOPBACK, port, timeout=30)
         connection.request("GET", "/renders/x")
-        assert 500 == connection.getresponse().status
+        assert connection.getresponse().status == 500
         connection.close()
 
 
@@ -521,7 +521,7 @@ def test_the_schema_of_the_routes_is_true(client: Client, shop: Shop, project: s
         ("/renders/{job_id}/cancel", "post", client.ask("POST", f"{job}/cancel")),
         ("/renders/{job_id}/cancel", "post", client.ask("POST", "/renders/none/cancel")),
     ]
-    assert [202, 409, 422, 200, 404, 200, 202, 404] == [reply.status for _, _, reply in answers]
+    assert [reply.status for _, _, reply in answers] == [202, 409, 422, 200, 404, 200, 202, 404]
     for path, method, reply in answers:
         described = paths[path][method]["responses"][str(reply.status)]
         (media,) = described["content"]

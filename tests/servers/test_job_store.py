@@ -108,7 +108,7 @@ def test_of_many_that_ask_at_once_one_gets_in(store: JobStore) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(ask, range(8)))
-    assert [1] * 10 == [[one[number] for one in answers].count("accepted") for number in range(10)]
+    assert [[one[number] for one in answers].count("accepted") for number in range(10)] == [1] * 10
     assert {"accepted", "conflict"} == {verdict for one in answers for verdict in one}
 
 
@@ -127,8 +127,8 @@ def test_the_second_does_not_overwrite_the_winner(store: JobStore) -> None:
 def test_a_submission_whose_answer_was_lost_is_repeated(store: JobStore) -> None:
     first = submission()
     answers = [store.submit(first), store.submit(first)]
-    assert ["accepted", "accepted"] == [answer.result for answer in answers]
-    assert [1, 1] == [answer.job and answer.job.generation for answer in answers]
+    assert [answer.result for answer in answers] == ["accepted", "accepted"]
+    assert [answer.job and answer.job.generation for answer in answers] == [1, 1]
 
 
 def test_generations_of_a_scope_grow_by_one(store: JobStore) -> None:
@@ -139,13 +139,13 @@ def test_generations_of_a_scope_grow_by_one(store: JobStore) -> None:
         assert accepted is not None
         generations.append(accepted.generation)
         store.cancel(TENANT, one.id)
-    assert [1, 2, 3] == generations
+    assert generations == [1, 2, 3]
 
 
 def test_other_scopes_and_other_tenants_are_not_in_the_way(store: JobStore) -> None:
-    assert "accepted" == store.submit(submission()).result
-    assert "accepted" == store.submit(submission(scope=digest("another"))).result
-    assert "accepted" == store.submit(submission(tenant=digest("another"))).result
+    assert store.submit(submission()).result == "accepted"
+    assert store.submit(submission(scope=digest("another"))).result == "accepted"
+    assert store.submit(submission(tenant=digest("another"))).result == "accepted"
 
 
 def test_a_tenant_sees_and_cancels_no_other_tenants_job(store: JobStore) -> None:
@@ -153,7 +153,7 @@ def test_a_tenant_sees_and_cancels_no_other_tenants_job(store: JobStore) -> None
     store.submit(mine)
     other = digest("another")
     assert store.get(other, mine.id) is None
-    assert "unknown" == store.cancel(other, mine.id).result
+    assert store.cancel(other, mine.id).result == "unknown"
     assert Status.ACCEPTED is status(store, mine.id)
 
 
@@ -186,14 +186,14 @@ def test_the_same_key_gets_the_same_job_after_it_ended(store: JobStore) -> None:
     store.start(began, "shop.render", LONG_S)
     store.finish(began, Status.SUCCEEDED)
     again = store.submit(submission(key="k"))
-    assert ("repeated", Status.SUCCEEDED) == (again.result, again.job and again.job.status)
+    assert (again.result, again.job and again.job.status) == ("repeated", Status.SUCCEEDED)
 
 
 def test_the_key_of_a_submitter_that_died_is_free_when_its_lease_has_expired(store: JobStore) -> None:
     first = submission(key="k", lease_s=SOON_S)
     store.submit(first)
     lost(store, first.id)
-    assert "accepted" == store.submit(submission(key="k")).result
+    assert store.submit(submission(key="k")).result == "accepted"
 
 
 # What frees a scope
@@ -221,7 +221,7 @@ def test_whatever_the_store_holds_it_forgets_in_time(store: RedisJobStore) -> No
         lambda: store.start(run(submission(scope=digest("a third"))), "shop.render", LONG_S),
     ):
         step()
-        assert [] == forever()
+        assert forever() == []
 
 
 def test_what_could_not_be_sent_blocks_neither_scope_nor_key(store: JobStore) -> None:
@@ -230,12 +230,12 @@ def test_what_could_not_be_sent_blocks_neither_scope_nor_key(store: JobStore) ->
     store.submit(first)
     for _ in range(2):
         reply = store.undo(TENANT, first.id, ConnectionError("redis://:hunter2@broker/0 is away"))
-        assert "unsent" == reply.result
+        assert reply.result == "unsent"
     found = store.get(TENANT, first.id)
     assert found is not None
-    assert ("ConnectionError", "redis://:**@broker/0 is away") == (found.error_type, found.error)
-    assert "accepted" == store.submit(submission(key="k")).result
-    assert "ended" == store.start(run(first), "shop.render", LONG_S).result
+    assert (found.error_type, found.error) == ("ConnectionError", "redis://:**@broker/0 is away")
+    assert store.submit(submission(key="k")).result == "accepted"
+    assert store.start(run(first), "shop.render", LONG_S).result == "ended"
 
 
 def test_a_job_that_a_worker_has_is_not_undone(store: JobStore) -> None:
@@ -243,16 +243,16 @@ def test_a_job_that_a_worker_has_is_not_undone(store: JobStore) -> None:
     first = submission()
     store.submit(first)
     store.start(run(first), "shop.render", LONG_S)
-    assert "running" == store.undo(TENANT, first.id, ConnectionError("no answer")).result
-    assert "conflict" == store.submit(submission()).result
+    assert store.undo(TENANT, first.id, ConnectionError("no answer")).result == "running"
+    assert store.submit(submission()).result == "conflict"
 
 
 def test_a_message_that_no_worker_takes_frees_its_scope(store: JobStore) -> None:
     first, second = submission(), submission()
     store.submit(first)
-    assert "queued" == store.sent(TENANT, first.id, SOON_S).result
+    assert store.sent(TENANT, first.id, SOON_S).result == "queued"
     lost(store, first.id)
-    assert "accepted" == store.submit(second).result
+    assert store.submit(second).result == "accepted"
     found = store.get(TENANT, first.id)
     assert found is not None
     assert (Status.LOST, second.id) == (found.status, found.successor)
@@ -264,10 +264,10 @@ def test_a_dead_run_frees_its_scope_by_its_lease(store: JobStore) -> None:
     store.submit(first)
     dead = run(first)
     store.start(dead, "shop.render", LONG_S)
-    assert "conflict" == store.submit(submission()).result
+    assert store.submit(submission()).result == "conflict"
     store.renew(dead, SOON_S)
     lost(store, first.id)
-    assert "accepted" == store.submit(submission()).result
+    assert store.submit(submission()).result == "accepted"
 
 
 def test_a_run_that_renews_keeps_its_scope(store: JobStore) -> None:
@@ -275,7 +275,7 @@ def test_a_run_that_renews_keeps_its_scope(store: JobStore) -> None:
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", SOON_S)
-    assert "running" == store.renew(began, LONG_S, ["done", 3, "total", 9, "stage", "pages"])
+    assert store.renew(began, LONG_S, ["done", 3, "total", 9, "stage", "pages"]) == "running"
     found = store.get(TENANT, first.id)
     assert found is not None
     assert found.lease_remaining_s > LONG_S - 60
@@ -293,8 +293,8 @@ def test_a_late_end_of_a_job_leaves_its_successors_scope_alone(store: JobStore) 
     store.start(late, "shop.render", SOON_S)
     lost(store, first.id)
     store.submit(second)
-    assert "lost" == store.renew(late, LONG_S)
-    assert "succeeded" == store.finish(late, Status.SUCCEEDED)
+    assert store.renew(late, LONG_S) == "lost"
+    assert store.finish(late, Status.SUCCEEDED) == "succeeded"
     found = store.submit(submission())
     assert ("conflict", second.id) == (found.result, found.job and found.job.id)
 
@@ -304,8 +304,8 @@ def test_a_late_cancellation_of_a_job_leaves_its_successors_scope_alone(store: J
     store.submit(first)
     lost(store, first.id)
     store.submit(second)
-    assert "cancelled" == store.cancel(TENANT, first.id).result
-    assert "conflict" == store.submit(submission()).result
+    assert store.cancel(TENANT, first.id).result == "cancelled"
+    assert store.submit(submission()).result == "conflict"
 
 
 def test_a_lost_job_whose_message_comes_runs_if_its_scope_is_free(store: JobStore) -> None:
@@ -313,8 +313,8 @@ def test_a_lost_job_whose_message_comes_runs_if_its_scope_is_free(store: JobStor
     store.submit(first)
     lost(store, first.id)
     assert [first.id] == [one.job and one.job.id for one in store.reap(TENANT)]
-    assert "started" == store.start(run(first), "shop.render", LONG_S).result
-    assert "conflict" == store.submit(submission()).result
+    assert store.start(run(first), "shop.render", LONG_S).result == "started"
+    assert store.submit(submission()).result == "conflict"
 
 
 def test_a_lost_job_whose_message_comes_when_another_is_active_does_not_run(store: JobStore) -> None:
@@ -339,13 +339,13 @@ def test_a_second_delivery_does_not_run_beside_the_first(store: JobStore) -> Non
     first = submission()
     store.submit(first)
     began, copy = run(first), run(first)
-    assert "started" == store.start(began, "shop.render", LONG_S).result
-    assert "started" == store.start(began, "shop.render", LONG_S).result
+    assert store.start(began, "shop.render", LONG_S).result == "started"
+    assert store.start(began, "shop.render", LONG_S).result == "started"
     found = store.start(copy, "shop.render", LONG_S)
-    assert ("busy", 1) == (found.result, found.job and found.job.attempts)
-    assert "running" == store.finish(copy, Status.FAILED, ValueError("not mine"))
+    assert (found.result, found.job and found.job.attempts) == ("busy", 1)
+    assert store.finish(copy, Status.FAILED, ValueError("not mine")) == "running"
     store.finish(began, Status.SUCCEEDED)
-    assert "succeeded" == store.start(copy, "shop.render", LONG_S).result
+    assert store.start(copy, "shop.render", LONG_S).result == "succeeded"
 
 
 def test_a_run_whose_job_was_cancelled_finds_out_and_keeps_that_status(store: JobStore) -> None:
@@ -354,16 +354,16 @@ def test_a_run_whose_job_was_cancelled_finds_out_and_keeps_that_status(store: Jo
     began = run(first)
     store.start(began, "shop.render", LONG_S)
     store.cancel(TENANT, first.id)
-    assert "cancelled" == store.renew(began, LONG_S)
-    assert "cancelled" == store.finish(began, Status.SUCCEEDED)
-    assert "accepted" == store.submit(submission()).result
+    assert store.renew(began, LONG_S) == "cancelled"
+    assert store.finish(began, Status.SUCCEEDED) == "cancelled"
+    assert store.submit(submission()).result == "accepted"
 
 
 def test_a_cancelled_job_is_not_started(store: JobStore) -> None:
     first = submission()
     store.submit(first)
     store.cancel(TENANT, first.id)
-    assert "ended" == store.start(run(first), "shop.render", LONG_S).result
+    assert store.start(run(first), "shop.render", LONG_S).result == "ended"
 
 
 def test_a_worker_may_be_quicker_than_the_submitter(store: JobStore) -> None:
@@ -371,10 +371,10 @@ def test_a_worker_may_be_quicker_than_the_submitter(store: JobStore) -> None:
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", LONG_S)
-    assert "running" == store.sent(TENANT, first.id, LONG_S).result
+    assert store.sent(TENANT, first.id, LONG_S).result == "running"
     store.finish(began, Status.SUCCEEDED)
-    assert "succeeded" == store.sent(TENANT, first.id, LONG_S).result
-    assert "accepted" == store.submit(submission()).result
+    assert store.sent(TENANT, first.id, LONG_S).result == "succeeded"
+    assert store.submit(submission()).result == "accepted"
 
 
 @only_redis
@@ -384,16 +384,16 @@ def test_a_run_whose_index_was_taken_away_holds_nothing(store: RedisJobStore) ->
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", LONG_S)
-    assert 1 == store.client.delete(f"{store._prefix}{{{TENANT}}}:active:{SCOPE}")
-    assert "lost" == store.renew(began, LONG_S)
+    assert store.client.delete(f"{store._prefix}{{{TENANT}}}:active:{SCOPE}") == 1
+    assert store.renew(began, LONG_S) == "lost"
 
 
 def test_a_job_whose_record_the_store_lost_still_runs(store: JobStore) -> None:
     first = submission()
     began = run(first)
-    assert "started" == store.start(began, "shop.render", LONG_S).result
-    assert "conflict" == store.submit(submission()).result
-    assert "succeeded" == store.finish(began, Status.SUCCEEDED)
+    assert store.start(began, "shop.render", LONG_S).result == "started"
+    assert store.submit(submission()).result == "conflict"
+    assert store.finish(began, Status.SUCCEEDED) == "succeeded"
 
 
 def test_a_job_that_failed_runs_again_when_it_is_replayed(store: JobStore) -> None:
@@ -413,10 +413,10 @@ def test_a_replacement_need_not_wait_for_the_end_of_the_run_that_sent_it(store: 
     began = run(first)
     store.start(began, "shop.render", LONG_S)
     after = replace(run(first), replacements=1)
-    assert "started" == store.start(after, "shop.render", LONG_S).result
-    assert "lost" == store.renew(began, LONG_S)
-    assert "running" == store.finish(replace(began, replacements=1), Status.QUEUED, hold_s=LONG_S)
-    assert "succeeded" == store.finish(after, Status.SUCCEEDED)
+    assert store.start(after, "shop.render", LONG_S).result == "started"
+    assert store.renew(began, LONG_S) == "lost"
+    assert store.finish(replace(began, replacements=1), Status.QUEUED, hold_s=LONG_S) == "running"
+    assert store.finish(after, Status.SUCCEEDED) == "succeeded"
 
 
 def test_a_copy_of_a_message_whose_run_was_replaced_does_not_run(store: JobStore) -> None:
@@ -424,15 +424,15 @@ def test_a_copy_of_a_message_whose_run_was_replaced_does_not_run(store: JobStore
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", LONG_S)
-    assert "queued" == store.finish(replace(began, replacements=1), Status.QUEUED, hold_s=LONG_S)
-    assert "conflict" == store.submit(submission()).result
-    assert "ended" == store.start(run(first), "shop.render", LONG_S).result
+    assert store.finish(replace(began, replacements=1), Status.QUEUED, hold_s=LONG_S) == "queued"
+    assert store.submit(submission()).result == "conflict"
+    assert store.start(run(first), "shop.render", LONG_S).result == "ended"
     after = replace(run(first), replacements=1)
-    assert "started" == store.start(after, "shop.render", LONG_S).result
-    assert "busy" == store.start(replace(run(first), replacements=1), "shop.render", LONG_S).result
-    assert "ended" == store.start(run(first), "shop.render", LONG_S).result
+    assert store.start(after, "shop.render", LONG_S).result == "started"
+    assert store.start(replace(run(first), replacements=1), "shop.render", LONG_S).result == "busy"
+    assert store.start(run(first), "shop.render", LONG_S).result == "ended"
     store.finish(after, Status.SUCCEEDED)
-    assert "ended" == store.start(run(first), "shop.render", LONG_S).result
+    assert store.start(run(first), "shop.render", LONG_S).result == "ended"
 
 
 # What cannot be read
@@ -459,11 +459,11 @@ def test_progress_that_is_not_an_integer_blocks_no_reader(store: JobStore, done:
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", LONG_S)
-    assert "running" == store.renew(began, LONG_S, ["done", done, "total", 2])
+    assert store.renew(began, LONG_S, ["done", done, "total", 2]) == "running"
     found = store.get(TENANT, first.id)
     assert found is not None
     assert JobProgress(0.5 if done == 0.5 else None, 2) == found.progress
-    assert "conflict" == store.submit(submission()).result
+    assert store.submit(submission()).result == "conflict"
 
 
 @only_redis
@@ -485,11 +485,11 @@ def test_what_cannot_be_read_ends_no_list(store: RedisJobStore, caplog: pytest.L
         assert {one.scope for one in numbered} == set(found)
         jobs = [found[one.scope] for one in numbered]
         unreadable = [job.status is Status.UNREADABLE for job in jobs if job]
-        assert [False, False, False, True, True] == unreadable
-        assert [None, None] == [job.created_at for job in jobs[1:3] if job]
+        assert unreadable == [False, False, False, True, True]
+        assert [job.created_at for job in jobs[1:3] if job] == [None, None]
     assert f"the record of job {numbered[3].id} cannot be read" in caplog.text
     assert index_of(store, numbered[4]) in caplog.text
-    assert [] == list(store.expired())
+    assert list(store.expired()) == []
 
 
 @only_redis
@@ -498,15 +498,15 @@ def test_a_scope_whose_job_cannot_be_read_is_free(store: RedisJobStore, name_of:
     first = submission()
     store.submit(first)
     stand_in(store, name_of(store, first))
-    assert "accepted" == store.submit(submission()).result
+    assert store.submit(submission()).result == "accepted"
 
 
 @only_redis
 def test_a_scope_whose_job_has_no_end_of_its_lease_is_free(store: RedisJobStore) -> None:
     first = submission()
     store.submit(first)
-    assert 1 == store.client.hdel(record_of(store, first), "expires_at")
-    assert "accepted" == store.submit(submission()).result
+    assert store.client.hdel(record_of(store, first), "expires_at") == 1
+    assert store.submit(submission()).result == "accepted"
 
 
 @only_redis
@@ -514,10 +514,10 @@ def test_a_job_whose_record_cannot_be_read_runs_when_its_message_comes(store: Re
     first = submission()
     store.submit(first)
     stand_in(store, record_of(store, first))
-    assert "unknown" == store.cancel(TENANT, first.id).result
+    assert store.cancel(TENANT, first.id).result == "unknown"
     began = run(first)
-    assert "started" == store.start(began, "shop.render", LONG_S).result
-    assert "succeeded" == store.finish(began, Status.SUCCEEDED)
+    assert store.start(began, "shop.render", LONG_S).result == "started"
+    assert store.finish(began, Status.SUCCEEDED) == "succeeded"
 
 
 @only_redis
@@ -534,15 +534,15 @@ def test_an_audit_that_cannot_be_read_shows_the_rest_and_stops_no_refusal(
     client.hdel(f"{base}:costs", "=8")
     client.xadd(f"{base}:refused", {"scope": "7"})
     audit = store.audit(TENANT, 10)
-    assert ["unreadable", "refused", "refused"] == [one.kind for one in audit.refusals]
-    assert {"8": (1, 0)} == {name: (one.refused, one.cost) for name, one in audit.by_scope.items()}
-    assert 2 == audit.total.refused
+    assert [one.kind for one in audit.refusals] == ["unreadable", "refused", "refused"]
+    assert {name: (one.refused, one.cost) for name, one in audit.by_scope.items()} == {"8": (1, 0)}
+    assert audit.total.refused == 2
     assert "sum of =7" in caplog.text
     for what in ("refused", "costs", "scopes"):
         stand_in(store, f"{base}:{what}")
-    assert (0, 2) == (len(store.audit(TENANT, 10).refusals), store.audit(TENANT, 10).total.refused)
-    assert "conflict" == store.submit(submission()).result
-    assert (1, 3) == (len(store.audit(TENANT, 10).refusals), store.audit(TENANT, 10).total.refused)
+    assert (len(store.audit(TENANT, 10).refusals), store.audit(TENANT, 10).total.refused) == (0, 2)
+    assert store.submit(submission()).result == "conflict"
+    assert (len(store.audit(TENANT, 10).refusals), store.audit(TENANT, 10).total.refused) == (1, 3)
 
 
 @only_redis
@@ -551,7 +551,7 @@ def test_a_generation_that_is_not_a_number_starts_again(store: RedisJobStore) ->
     client.set(f"{store._prefix}{{{TENANT}}}:generation:{SCOPE}", "many")
     found = store.submit(submission()).job
     assert found is not None
-    assert 1 == found.generation
+    assert found.generation == 1
 
 
 def test_an_error_with_broken_characters_ends_its_job(store: JobStore) -> None:
@@ -559,7 +559,7 @@ def test_an_error_with_broken_characters_ends_its_job(store: JobStore) -> None:
     store.submit(first)
     began = run(first)
     store.start(began, "shop.render", LONG_S)
-    assert "failed" == store.finish(began, Status.FAILED, ValueError("no file \udcff"))
+    assert store.finish(began, Status.FAILED, ValueError("no file \udcff")) == "failed"
 
 
 # The reaper
@@ -574,8 +574,8 @@ def test_the_reaper_frees_what_is_stuck_and_nothing_that_lives(store: JobStore) 
     assert {dead.id, elsewhere.id} == {one.job.id for one in store.expired() if one.job}
     assert [dead.id] == [one.job.id for one in store.reap(TENANT) if one.job]
     assert [elsewhere.id] == [one.job.id for one in store.reap() if one.job]
-    assert [] == list(store.expired())
-    assert [Status.LOST, Status.ACCEPTED] == [status(store, one.id) for one in (dead, alive)]
+    assert list(store.expired()) == []
+    assert [status(store, one.id) for one in (dead, alive)] == [Status.LOST, Status.ACCEPTED]
 
 
 # The audit
@@ -590,9 +590,9 @@ def test_refusals_are_counted_with_what_they_saved(store: JobStore) -> None:
         store.submit(one)
     audit = store.audit(TENANT, 2)
     assert [refused[2].id, refused[1].id] == [entry.job_id for entry in audit.refusals]
-    assert (3, 3.75) == (audit.total.refused, audit.total.cost)
-    assert {"7": (2, 3.5), "8": (1, 0.25)} == {name: (one.refused, one.cost) for name, one in audit.by_scope.items()}
-    assert [] == list(store.audit(digest("another"), 10).refusals)
+    assert (audit.total.refused, audit.total.cost) == (3, 3.75)
+    assert {name: (one.refused, one.cost) for name, one in audit.by_scope.items()} == {"7": (2, 3.5), "8": (1, 0.25)}
+    assert list(store.audit(digest("another"), 10).refusals) == []
 
 
 def test_the_audit_does_not_grow_without_end(store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -604,7 +604,7 @@ def test_the_audit_does_not_grow_without_end(store: JobStore, monkeypatch: pytes
         store.submit(replace(one, id=str(uuid4())))
     audit = store.audit(TENANT, 10)
     assert {"2", "3", "4"} == set(audit.by_scope)
-    assert 5 == audit.total.refused
+    assert audit.total.refused == 5
 
 
 @only_databases
@@ -617,7 +617,7 @@ def test_the_list_of_refusals_does_not_grow_without_end(store: JobStore, monkeyp
         store.submit(one)
     audit = store.audit(TENANT, 10)
     assert [one.id for one in reversed(refused[2:])] == [one.job_id for one in audit.refusals]
-    assert 5 == audit.total.refused
+    assert audit.total.refused == 5
 
 
 # What only a database needs
@@ -648,17 +648,17 @@ def test_what_is_past_its_retention_is_absent_and_is_deleted(store: DatabaseJobS
         store.submit(one)
     assert {1, 2} == set(rows(store).values())
     advance(store, LONG_S + store._retention_s + 1)
-    assert (None, [], 0) == (store.get(TENANT, first.id), list(store.expired()), store.audit(TENANT, 10).total.refused)
+    assert (store.get(TENANT, first.id), list(store.expired()), store.audit(TENANT, 10).total.refused) == (None, [], 0)
     again = store.submit(submission(key="k"))
-    assert ("accepted", 1) == (again.result, again.job and again.job.generation)
-    assert "conflict" == store.submit(submission()).result
-    assert (1, 1) == (len(store.audit(TENANT, 10).refusals), store.audit(TENANT, 10).total.refused)
+    assert (again.result, again.job and again.job.generation) == ("accepted", 1)
+    assert store.submit(submission()).result == "conflict"
+    assert (len(store.audit(TENANT, 10).refusals), store.audit(TENANT, 10).total.refused) == (1, 1)
     store.clean()
     assert {1} == set(rows(store).values())
     advance(store, LONG_S + store._retention_s + 1)
-    assert "started" == store.start(run(first), "shop.render", LONG_S).result
+    assert store.start(run(first), "shop.render", LONG_S).result == "started"
     store.clean()
-    assert {"repot_jobs": 1, "repot_job_scopes": 1} == {name: number for name, number in rows(store).items() if number}
+    assert {name: number for name, number in rows(store).items() if number} == {"repot_jobs": 1, "repot_job_scopes": 1}
 
 
 @only_databases
@@ -669,14 +669,14 @@ def test_a_run_whose_scope_was_deleted_holds_nothing(store: DatabaseJobStore) ->
     store.start(began, "shop.render", LONG_S)
     gone = delete(tables.scopes).where(tables.scopes.c.prefix == store._prefix)
     store.database.transact(lambda connection: connection.execute(gone))
-    assert "lost" == store.renew(began, LONG_S)
+    assert store.renew(began, LONG_S) == "lost"
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300])
 def test_an_id_that_no_job_has_is_unknown(store: JobStore, name: str) -> None:
     """Of a caller over HTTP."""
     assert store.get(TENANT, name) is None
-    assert "unknown" == store.cancel(TENANT, name).result
+    assert store.cancel(TENANT, name).result == "unknown"
 
 
 @only_databases
@@ -694,7 +694,7 @@ def test_one_key_for_two_scopes_at_once_is_one_job(store: JobStore) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(ask, range(8)))
-    assert [1] * 10 == [[one[turn] for one in answers].count("accepted") for turn in range(10)]
+    assert [[one[turn] for one in answers].count("accepted") for turn in range(10)] == [1] * 10
 
 
 # Stores of other kinds
@@ -727,11 +727,11 @@ def test_on_a_cluster_of_three(tmp_path: Path) -> None:
         _go_through(store)
         for number in range(30):
             one = submission(tenant=digest(str(number)))
-            assert "accepted" == store.submit(one).result
-            assert "conflict" == store.submit(replace(one, id=str(uuid4()))).result
-            assert "queued" == store.sent(one.tenant, one.id, SOON_S).result
+            assert store.submit(one).result == "accepted"
+            assert store.submit(replace(one, id=str(uuid4()))).result == "conflict"
+            assert store.sent(one.tenant, one.id, SOON_S).result == "queued"
         wait_until(lambda: len(list(store.expired())) == 30, within_s=30, what="the leases run out")
-        assert 30 == len(list(store.reap()))
+        assert len(list(store.reap())) == 30
         store.client.close()
 
 
@@ -773,22 +773,22 @@ def test_a_full_store_accepts_nothing_and_lets_what_runs_end() -> None:
         store.client.config_set("maxmemory", 1)
         with pytest.raises(StoreUnreachable, match="OutOfMemory"):
             store.submit(submission())
-        assert "running" == store.renew(began, LONG_S, ["done", 1])
-        assert "succeeded" == store.finish(began, Status.SUCCEEDED)
+        assert store.renew(began, LONG_S, ["done", 1]) == "running"
+        assert store.finish(began, Status.SUCCEEDED) == "succeeded"
 
 
 def _go_through(store: JobStore) -> None:
     one = submission(key="k")
     began = run(one)
-    assert "accepted" == store.submit(one).result
-    assert "queued" == store.sent(TENANT, one.id, LONG_S).result
-    assert "conflict" == store.submit(submission()).result
-    assert "started" == store.start(began, "shop.render", LONG_S).result
-    assert "running" == store.renew(began, LONG_S)
-    assert "succeeded" == store.finish(began, Status.SUCCEEDED)
-    assert "repeated" == store.submit(submission(key="k")).result
-    assert [] == list(store.expired())
-    assert 1 == store.audit(TENANT, 10).total.refused
+    assert store.submit(one).result == "accepted"
+    assert store.sent(TENANT, one.id, LONG_S).result == "queued"
+    assert store.submit(submission()).result == "conflict"
+    assert store.start(began, "shop.render", LONG_S).result == "started"
+    assert store.renew(began, LONG_S) == "running"
+    assert store.finish(began, Status.SUCCEEDED) == "succeeded"
+    assert store.submit(submission(key="k")).result == "repeated"
+    assert list(store.expired()) == []
+    assert store.audit(TENANT, 10).total.refused == 1
 
 
 def _process(log: Path, *options: str) -> AbstractContextManager[ReapedProcess]:

@@ -65,7 +65,7 @@ def test_a_key_is_acquired_once(timed: Timed) -> None:
     assert isinstance(timed.store.acquire(KEY, first), Acquired)
     found = timed.store.acquire(KEY, second)
     assert isinstance(found, Running)
-    assert "one" == found.task_id
+    assert found.task_id == "one"
     assert 3500 < found.remaining_s <= 3600
 
 
@@ -89,7 +89,7 @@ def test_a_lease_whose_owner_got_no_answer_is_no_run(timed: Timed, passed_s: int
     again = lease_request("one", parks=True, unanswered=(*others, lost.owner, "a third"))
     found = timed.store.acquire(KEY, again)
     assert isinstance(found, Acquired)
-    assert (1, State.RELEASED) == (found.runs, found.after)
+    assert (found.runs, found.after) == (1, State.RELEASED)
     record = timed.store.inspect(KEY.key)
     assert record is not None
     assert (State.RUNNING, again.owner, 0, False) == (
@@ -109,7 +109,7 @@ def test_a_run_that_may_have_begun_is_not_taken_for_one_that_got_no_answer(timed
         timed.advance(7200)
         found = timed.store.acquire(KEY, lease_request("one", parks=True, unanswered=(lost.owner,)))
     assert isinstance(found, Parked)
-    assert 1 == found.unknown_outcomes
+    assert found.unknown_outcomes == 1
 
 
 def test_what_a_run_is_known_to_have_done_stays_done_whoever_got_no_answer(timed: Timed) -> None:
@@ -124,7 +124,7 @@ def test_what_a_run_is_known_to_have_done_stays_done_whoever_got_no_answer(timed
 def test_a_finish_whose_answer_was_lost_is_repeated(timed: Timed) -> None:
     who = lease_request()
     timed.store.acquire(KEY, who)
-    assert [FinishResult.OK, FinishResult.OK] == [timed.store.finish(KEY.key, who.owner, DONE) for _ in range(2)]
+    assert [timed.store.finish(KEY.key, who.owner, DONE) for _ in range(2)] == [FinishResult.OK, FinishResult.OK]
 
 
 def test_who_comes_after_gets_the_first_result(timed: Timed) -> None:
@@ -194,7 +194,7 @@ def test_a_run_that_died_has_an_unknown_outcome(timed: Timed) -> None:
     timed.advance(7200)
     found = timed.store.acquire(KEY, lease_request())
     assert isinstance(found, Acquired)
-    assert (2, State.UNKNOWN) == (found.runs, found.after)
+    assert (found.runs, found.after) == (2, State.UNKNOWN)
 
 
 def test_an_unknown_outcome_can_wait_for_an_operator(timed: Timed) -> None:
@@ -202,8 +202,9 @@ def test_an_unknown_outcome_can_wait_for_an_operator(timed: Timed) -> None:
     timed.advance(7200)
     second = lease_request("two", parks=True)
     found = [timed.store.acquire(KEY, second) for _ in range(2)]
-    assert [("one", 1, True), ("one", 1, False)] == [
-        (one.task_id, one.unknown_outcomes, one.first) for one in found if isinstance(one, Parked)
+    assert [(one.task_id, one.unknown_outcomes, one.first) for one in found if isinstance(one, Parked)] == [
+        ("one", 1, True),
+        ("one", 1, False),
     ]
     timed.advance(365 * 86400)
     assert isinstance(timed.store.acquire(KEY, second), Parked)
@@ -357,7 +358,7 @@ def test_on_a_cluster(tmp_path: Path) -> None:
             assert isinstance(timed.store.acquire(key, who), Acquired)
             assert timed.store.renew(key.key, who)
             assert FinishResult.OK is timed.store.finish(key.key, who.owner, DONE)
-        assert 20 == len(list(timed.store.records()))
+        assert len(list(timed.store.records())) == 20
         timed.store.close()
 
 
@@ -456,8 +457,8 @@ def test_what_is_not_a_record_is_skipped_and_named(redis: Server, caplog: pytest
     timed.store.acquire(KEY, lease_request("one"))
     client.set(timed.store.name_of("a" * 64), "no hash")
     client.hset(timed.store.name_of("b" * 64), "state", "banana")
-    assert ["one"] == [record.task_id for record in timed.store.records()]
-    assert 2 == sum("is not an idempotency record" in record.message for record in caplog.records)
+    assert [record.task_id for record in timed.store.records()] == ["one"]
+    assert sum("is not an idempotency record" in record.message for record in caplog.records) == 2
     for key in ("a" * 64, "b" * 64):
         with pytest.raises(RecordUnreadable):
             timed.store.inspect(key)

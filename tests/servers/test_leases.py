@@ -49,7 +49,7 @@ class Desk:
 
     def listed(self, *words: str) -> list[dict[str, Any]]:
         result = self.run("list", "--json", *words)
-        assert 0 == result.exit_code, result.output
+        assert result.exit_code == 0, result.output
         found: list[dict[str, Any]] = json.loads(result.stdout)
         return found
 
@@ -69,11 +69,13 @@ def desk(redis: Server, monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 
 def test_records_are_listed_with_their_states(desk: Desk) -> None:
-    assert [("dead", "unknown"), ("done", "done"), ("alive", "running")] == [
-        (record["task_id"], record["state"]) for record in desk.listed()
+    assert [(record["task_id"], record["state"]) for record in desk.listed()] == [
+        ("dead", "unknown"),
+        ("done", "done"),
+        ("alive", "running"),
     ]
     table = desk.run("list").stdout
-    assert 4 == len(table.splitlines())
+    assert len(table.splitlines()) == 4
     assert "shop.charge" in table
 
 
@@ -99,8 +101,8 @@ def test_a_reader_that_leaves_is_no_error(desk: Desk) -> None:
         assert process.stdout
         process.stdout.close()
         assert process.stderr
-        assert "" == process.stderr.read()
-    assert PIPE_CLOSED == process.returncode
+        assert process.stderr.read() == ""
+    assert process.returncode == PIPE_CLOSED
 
 
 def test_a_name_cannot_steer_the_terminal(desk: Desk) -> None:
@@ -110,7 +112,7 @@ def test_a_name_cannot_steer_the_terminal(desk: Desk) -> None:
         shown = desk.run(*words).stdout
         assert "evil\\n\\x1b[2Jid" in shown
         assert "\x1b" not in shown
-    assert 5 == len(desk.run("list").stdout.splitlines())
+    assert len(desk.run("list").stdout.splitlines()) == 5
 
 
 def test_one_is_shown_by_key_its_beginning_or_its_task(desk: Desk) -> None:
@@ -122,37 +124,37 @@ def test_one_is_shown_by_key_its_beginning_or_its_task(desk: Desk) -> None:
 
 def test_a_record_that_is_not_there_is_an_error(desk: Desk) -> None:
     result = desk.run("show", "missing")
-    assert 1 == result.exit_code
+    assert result.exit_code == 1
     assert "there is no idempotency record 'missing'" in result.stderr
 
 
 @pytest.mark.promise
 def test_releasing_changes_nothing_without_execute(desk: Desk) -> None:
     result = desk.run("release", "dead", "--as", "done")
-    assert 0 == result.exit_code
+    assert result.exit_code == 0
     assert "nothing was changed" in result.stderr
-    assert ["dead"] == [record["task_id"] for record in desk.listed("--unknown-outcome")]
+    assert [record["task_id"] for record in desk.listed("--unknown-outcome")] == ["dead"]
 
 
 @pytest.mark.promise
 def test_an_unknown_outcome_is_released_as_an_operator_decides(desk: Desk) -> None:
     key = desk.listed("--unknown-outcome")[0]["key"]
-    assert 0 == desk.run("release", "dead", "--as", "done", "--execute").exit_code
+    assert desk.run("release", "dead", "--as", "done", "--execute").exit_code == 0
     assert isinstance(desk.store.acquire(Fingerprint(key), lease_request()), Done)
 
 
 @pytest.mark.promise
 def test_a_live_lease_is_refused_unless_by_force(desk: Desk) -> None:
     result = desk.run("release", "alive", "--as", "run-again", "--execute")
-    assert 5 == result.exit_code
+    assert result.exit_code == 5
     assert "is running under this lease" in result.stderr
-    assert 0 == desk.run("release", "alive", "--as", "run-again", "--force", "--execute").exit_code
+    assert desk.run("release", "alive", "--as", "run-again", "--force", "--execute").exit_code == 0
 
 
 def test_what_is_done_cannot_be_released(desk: Desk) -> None:
     """It would run a second time for certain."""
     result = desk.run("release", "done", "--as", "run-again", "--force", "--execute")
-    assert 5 == result.exit_code
+    assert result.exit_code == 5
     assert "had already ended" in result.stderr
 
 
@@ -160,8 +162,8 @@ def test_the_reaper_changes_only_unknown_outcomes(desk: Desk) -> None:
     """The flaw of a reaper that deletes live leases."""
     assert "nothing was changed" in desk.run("reap", "--as", "run-again").stderr
     result = desk.run("reap", "--as", "run-again", "--execute", "--json")
-    assert ["dead"] == [record["task_id"] for record in json.loads(result.stdout)]
-    assert ["released", "done", "running"] == [record["state"] for record in desk.listed()]
+    assert [record["task_id"] for record in json.loads(result.stdout)] == ["dead"]
+    assert [record["state"] for record in desk.listed()] == ["released", "done", "running"]
 
 
 @pytest.mark.parametrize("name", ["redis", "sqlite"])
@@ -179,8 +181,8 @@ def test_jobs_whose_worker_died_are_listed_and_freed(
     wait_until(lambda: list(jobs.expired()), within_s=30, what="its lease runs out")
     result = desk.run("jobs")
     assert ("project 7" in result.stdout, "nothing was changed" in result.stderr) == (True, True)
-    assert ["job"] == [one["id"] for one in json.loads(desk.run("jobs", "--execute", "--json").stdout)]
-    assert [] == json.loads(desk.run("jobs", "--json").stdout)
+    assert [one["id"] for one in json.loads(desk.run("jobs", "--execute", "--json").stdout)] == ["job"]
+    assert json.loads(desk.run("jobs", "--json").stdout) == []
     found = jobs.get("t" * 64, "job")
     assert found is not None
     assert Status.LOST is found.status
@@ -191,12 +193,12 @@ def test_many_records_are_listed_in_pages(redis: Server, monkeypatch: pytest.Mon
     desk = Desk(redis, monkeypatch)
     for _ in range(1200):
         desk.acquire()
-    assert 1200 == len(desk.listed("--limit", "5000"))
+    assert len(desk.listed("--limit", "5000")) == 1200
 
 
 def test_a_store_that_is_away_is_no_empty_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_LEASE_STORE", "redis://:hunter2@127.0.0.1:1/0")
     result = CliRunner().invoke(main, ["leases", "list"])
-    assert 3 == result.exit_code
+    assert result.exit_code == 3
     assert "did not answer" in result.stderr
     assert "hunter2" not in result.output

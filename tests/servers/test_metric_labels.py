@@ -119,7 +119,7 @@ def test_a_label_names_nothing_that_a_message_decides(told: Told) -> None:
     tasks = {OTHER, *(f"{APP}.{name}" for name in ("charge", "flaky", "decline"))}
     queues = {told.queue, settings.dead_letter_queue}
     shown = {"node": {probed.status.node}, "task": tasks, "broker": {settings.broker_url.masked()}, "queue": queues}
-    assert [] == unbounded_of(text, **shown)
+    assert unbounded_of(text, **shown) == []
     assert "hunter2" not in text
     probed.leave()
 
@@ -129,7 +129,7 @@ def test_a_label_names_nothing_that_a_message_decides(told: Told) -> None:
     assert "messaging.client.sent.messages" in {name for name, _ in by_sender}
     named = {"messaging.destination.name": {told.queue, told.exchange}, "celery.task_name": tasks}
     series = [*by_worker, *by_sender]
-    assert [] == [f"{name}: {one}" for name, labels in series for one in unbounded(labels, named)]
+    assert [f"{name}: {one}" for name, labels in series for one in unbounded(labels, named)] == []
     for points in (by_worker, by_sender):
         # both ways were taken
         assert {told.queue, told.exchange} <= {labels.get("messaging.destination.name") for _, labels in points}

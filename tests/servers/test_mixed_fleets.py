@@ -94,7 +94,7 @@ class Fleet:
         environment = self.environment(name)
         found = forked.run(command, cwd=SOURCE, env=environment, capture_output=True, text=True, check=False)
         logs = "\n".join((self.directory / f"{one}.log").read_text()[-3000:] for one in self.queues)
-        assert 0 == found.returncode, f"{found.stderr}\n{logs}"
+        assert found.returncode == 0, f"{found.stderr}\n{logs}"
         return json.loads(found.stdout.splitlines()[-1])
 
     @property
@@ -234,7 +234,7 @@ def run(shop: Shop, minor: str, *words: str) -> str:
     """Run Python with the settings of a shop; return what it printed."""
     environment = child_environment(shop.settings) | {"PYTHONPATH": str(ROOT / "tests")}
     found = forked.run([python_of(minor), *words], env=environment, capture_output=True, text=True, check=False)
-    assert 0 == found.returncode, found.stderr
+    assert found.returncode == 0, found.stderr
     return str(found.stdout)
 
 
@@ -253,8 +253,8 @@ def test_a_lease_of_one_release_keeps_the_other_from_the_effect(
     hold.touch()
     expected = {"order": "o-1", "amount": 1, "by": one.id}
     assert [expected, expected] == [shop.get(one), shop.get(two)]
-    assert 1 == len(shop.effects("o-1"))
-    assert 2 == len({line.worker for line in shop.lines(ENDED)})
+    assert len(shop.effects("o-1")) == 1
+    assert len({line.worker for line in shop.lines(ENDED)}) == 2
 
 
 SUBMIT = """
@@ -277,9 +277,9 @@ def test_a_job_of_one_release_is_run_by_the_other(
     submit = "print(jobs.submit({'project': 'p-1'}).job.id)"
     job = run(shop, first, "-c", f"{SUBMIT}{submit}").strip()
     (ended,) = shop.await_lines(ENDED, job)
-    assert "SUCCESS" == ended.details["state"]
+    assert ended.details["state"] == "SUCCESS"
     look = f"found = jobs.get({job!r}); print(found.status.value, found.attempts, found.scope)"
-    assert ["succeeded", "1", "p-1"] == run(shop, first, "-c", f"{SUBMIT}{look}").split()
+    assert run(shop, first, "-c", f"{SUBMIT}{look}").split() == ["succeeded", "1", "p-1"]
 
 
 @pytest.mark.parametrize(("first", "second"), ORDERS)
@@ -304,7 +304,7 @@ def test_a_dead_letter_of_one_release_is_replayed_by_the_other(
     repaired.touch()
     run(shop, second, *dlq, "replay", "--queue", shop.name, "--execute")
     wait_until(lambda: sent.id in repaired.read_text(), within_s=WITHIN_S, what="the task has run")
-    assert 1 == len(appended_lines(repaired))
+    assert len(appended_lines(repaired)) == 1
 
 
 STOCK_SENDER = """

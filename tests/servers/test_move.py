@@ -60,10 +60,10 @@ def test_a_move_carries_everything_over_and_its_account_closes(path: Way) -> Non
     assert [str(MoveStamp(path.name, number, path.queue)) for number in range(1, 231)] == [
         one.headers[MOVE_HEADER] for one in arrived
     ]
-    assert [] == path.left()
+    assert path.left() == []
     counts = {name: found[name] for name in ("reserved", "delivered", "returned", "quarantined", "still_reserved")}
-    assert {"reserved": 230, "delivered": 230, "returned": 0, "quarantined": 0, "still_reserved": 0} == counts
-    assert (0, 0) == (found["maybe_twice"], found["recognised"])
+    assert counts == {"reserved": 230, "delivered": 230, "returned": 0, "quarantined": 0, "still_reserved": 0}
+    assert (found["maybe_twice"], found["recognised"]) == (0, 0)
     assert found["closes"]
     assert digest_of(sums_of(map(identity_of, sent))) == digest_of(sums_of(map(identity_of, arrived)))
 
@@ -82,15 +82,15 @@ def test_a_mover_that_is_killed_loses_nothing_and_marks_what_it_sends_twice(path
     killed = start_killed(path, instant, window=1 if instant == "settled" else 2)
     with killed:
         killed.wait()
-    assert -9 == killed.returncode
+    assert killed.returncode == -9
     dead = path.status()
     assert dead["closes"]
     # a window has less if RabbitMQ pauses
     assert 0 <= dead["still_reserved"] <= 50
     found = path.move()
     assert found["closes"]
-    assert (0, 180) == (found["still_reserved"], found["delivered"] + found["quarantined"])
-    assert [] == path.left()
+    assert (found["still_reserved"], found["delivered"] + found["quarantined"]) == (0, 180)
+    assert path.left() == []
     arrived = path.arrived()
     assert set(range(180)) == set(places(arrived))
     check_copies(path, arrived, found)
@@ -108,7 +108,7 @@ def check_copies(path: Way, arrived: list[Message], found: dict[str, Any]) -> No
         copies[one.headers["id"]].append(one)
     marked = sum(bool(one.headers.get(MAYBE_TWICE_HEADER)) for one in arrived)
     for same in copies.values():
-        assert 1 == len({one.headers[MOVE_HEADER] for one in same})
+        assert len({one.headers[MOVE_HEADER] for one in same}) == 1
         assert sum(not one.headers.get(MAYBE_TWICE_HEADER) for one in same) <= 1
     assert len(arrived) - len(copies) <= marked <= found["maybe_twice"] <= 50
     if is_atomic(path):
@@ -130,7 +130,7 @@ def test_a_frozen_mover_cannot_commit_after_another_one_has_taken_over(path: Way
         said, _ = frozen.communicate(timeout=60)
     assert (said, frozen.returncode) in (("LeaseLost", 5), ("AlreadyMoving", 5))
     found = path.status()
-    assert (True, 120, 0) == (found["closes"], found["delivered"], found["still_reserved"])
+    assert (found["closes"], found["delivered"], found["still_reserved"]) == (True, 120, 0)
     arrived = path.arrived()
     assert set(range(120)) == set(places(arrived))
     check_copies(path, arrived, found)
@@ -152,8 +152,8 @@ def test_of_a_frozen_mover_and_the_one_that_takes_over_one_goes_on(path: Way) ->
             frozen.send_signal(signal.SIGCONT)
         said, _ = frozen.communicate(timeout=60)
         found = other.result(timeout=120)
-    assert ("LeaseLost", 5) == (said, frozen.returncode)
-    assert (True, 120, 0, []) == (found["closes"], found["delivered"], found["still_reserved"], path.left())
+    assert (said, frozen.returncode) == ("LeaseLost", 5)
+    assert (found["closes"], found["delivered"], found["still_reserved"], path.left()) == (True, 120, 0, [])
     check_copies(path, path.arrived(), found)
 
 
@@ -164,9 +164,9 @@ def test_a_move_that_is_stopped_while_the_target_does_not_answer_marks_what_it_s
     with pytest.raises(MoveStopped), open_move(path.order(), path.settings) as move:
         move.run(stopped_without_confirms(move))
     found = path.move()
-    assert (True, 120, 0, []) == (found["closes"], found["delivered"], found["still_reserved"], path.left())
+    assert (found["closes"], found["delivered"], found["still_reserved"], path.left()) == (True, 120, 0, [])
     arrived = path.arrived()
-    assert 170 == len(arrived)
+    assert len(arrived) == 170
     check_copies(path, arrived, found)
 
 
@@ -186,19 +186,19 @@ def test_verify_finds_what_differs(path: Way) -> None:
     path.fill([task(place) for place in range(20)])
     path.move()
     (check,) = checks(path)
-    assert ([], 20, 0, 0) == (check.problems, check.present, check.gone, check.copies)
+    assert (check.problems, check.present, check.gone, check.copies) == ([], 20, 0, 0)
     assert check.source_digest == check.moved_digest == check.target_digest
     again, changed = path.arrived()[3], path.arrived()[7]
     with closing(path.target.open()) as broker:
         broker.publish(path.goal, [again, replace(changed, body=b"[[], {}, {}]")])
     (check,) = checks(path)
-    assert (2, 2) == (check.copies, check.unmarked_copies)
+    assert (check.copies, check.unmarked_copies) == (2, 2)
     assert {again.headers["id"], changed.headers["id"]} == set(check.differing)
     assert "twice in the target" in check.problems[0]
     with closing(path.target.open()) as broker:
         consume(broker, path.goal)
     (check,) = checks(path)
-    assert ([], 0, 20) == (check.problems, check.present, check.gone)
+    assert (check.problems, check.present, check.gone) == ([], 0, 20)
 
 
 @pytest.mark.promise("redis-rabbitmq", "rabbitmq-redis")
@@ -218,7 +218,7 @@ def test_queues_that_go_to_the_same_one_are_told_apart(path: Way) -> None:
         found = verify(move, find_record(move.journal, path.name), both.queues)
     assert [(path.queue, 5), (other, 7)] == [(check.queue, check.present) for check in found]
     for check in found:
-        assert ([], 0) == (check.problems, check.gone)
+        assert (check.problems, check.gone) == ([], 0)
         assert check.source_digest == check.moved_digest == check.target_digest
 
 

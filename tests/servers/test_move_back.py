@@ -79,14 +79,14 @@ def test_what_was_moved_and_not_consumed_goes_back_and_the_rest_stays(path: Way)
     not_consumed = [place for place in range(230) if place not in consumed]
     assert not_consumed == sorted(places(path.left()))
     assert list(range(1000, 1700)) == places(path.arrived())
-    assert (230, 227, "back", True) == (
+    assert (
         found["delivered"],
         found["given_back"]["delivered"],
         found["direction"],
         found["closes"],
-    )
-    assert [] == problems(path)
-    assert 227 == path.move_back()["given_back"]["delivered"]
+    ) == (230, 227, "back", True)
+    assert problems(path) == []
+    assert path.move_back()["given_back"]["delivered"] == 227
     assert not_consumed == sorted(places(path.left()))
 
 
@@ -98,13 +98,13 @@ def test_what_was_given_back_can_be_moved_again(path: Way) -> None:
     assert (list(range(120)), []) == (sorted(places(path.left())), path.arrived())
     found = path.move()
     assert ([], list(range(120))) == (path.left(), sorted(places(path.arrived())))
-    assert (240, 120, 0, "forth") == (
+    assert (
         found["delivered"],
         found["given_back"]["delivered"],
         found["recognised"],
         found["direction"],
-    )
-    assert [] == problems(path)
+    ) == (240, 120, 0, "forth")
+    assert problems(path) == []
 
 
 INSTANTS = ("reserved", "opened", "written", "settled", "committed")
@@ -119,12 +119,12 @@ def test_a_revert_that_is_killed_loses_nothing_and_marks_what_it_sends_twice(pat
     killed = start_killed(path, instant, window=1 if instant == "settled" else 2, direction=Direction.BACK)
     with killed:
         killed.wait()
-    assert -9 == killed.returncode
+    assert killed.returncode == -9
     found = path.move_back()
     assert found["closes"]
     check_copies(path.left(), range(180), most_twice=50)
     assert list(range(1000, 1020)) == sorted(places(path.arrived()))
-    assert [] == problems(path)
+    assert problems(path) == []
 
 
 @pytest.mark.parametrize(("path", "instant"), killed_at(INSTANTS, WAYS), indirect=["path"])
@@ -136,7 +136,7 @@ def test_a_revert_of_a_move_that_was_killed_brings_nothing_twice_unmarked(path: 
     found = path.move_back()
     assert found["closes"]
     check_copies(path.left(), range(180), most_twice=50)
-    assert [] == path.arrived()
+    assert path.arrived() == []
 
 
 @pytest.mark.parametrize(("path", "instant"), killed_at(INSTANTS, WAYS), indirect=["path"])
@@ -147,7 +147,7 @@ def test_a_move_goes_on_after_a_revert_that_was_killed(path: Way, instant: str) 
         killed.wait()
     found = path.move()
     assert found["closes"]
-    assert [] == path.left()
+    assert path.left() == []
     check_copies(path.arrived(), range(180), most_twice=50)
 
 
@@ -172,7 +172,7 @@ def test_priorities_delays_and_pickled_bodies_come_back_as_they_were(path: Way) 
     assert due == found[1].headers["eta"]
     if path.source.name == "Redis":
         # a quorum queue of RabbitMQ 3 orders by no priority: none is taken over from it
-        assert [3, 9] == [found[place].properties.get("priority") for place in (0, 3)]
+        assert [found[place].properties.get("priority") for place in (0, 3)] == [3, 9]
 
 
 def test_two_queues_that_were_moved_into_one_come_apart_again(redis: Server, rabbitmq: Server) -> None:
@@ -186,9 +186,9 @@ def test_two_queues_that_were_moved_into_one_come_apart_again(redis: Server, rab
     for direction in Direction:
         now = replace(order, queues=both, rules=replace(order.rules, queues=both), direction=direction)
         with open_move(now, path.settings) as move:
-            assert 20 == move.run(Event()).delivered
+            assert move.run(Event()).delivered == 20
     assert (list(range(10)), list(range(10, 20))) == (sorted(places(path.left())), sorted(places(other.left())))
-    assert [] == read(rabbitmq, path.goal)
+    assert read(rabbitmq, path.goal) == []
 
 
 def test_there_must_be_a_move_and_nobody_else_at_it(redis: Server) -> None:
@@ -201,4 +201,4 @@ def test_there_must_be_a_move_and_nobody_else_at_it(redis: Server) -> None:
         move.journal.acquire("another one", 60)
     with pytest.raises(AlreadyMoving):
         path.move_back()
-    assert [0] == places(path.arrived())
+    assert places(path.arrived()) == [0]

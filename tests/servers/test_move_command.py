@@ -53,24 +53,24 @@ def output(result: Result, code: int = 0) -> Any:
 def test_nothing_moves_without_execute_and_a_plan_says_what_would(path: Way, repot: Callable[..., Result]) -> None:
     path.fill([task(place, priority=3 * (place % 2)) for place in range(10)])
     dry = repot("start", "--name", path.name, *brokers(path))
-    assert 0 == dry.exit_code, dry.output
+    assert dry.exit_code == 0, dry.output
     assert "nothing was changed" in dry.stderr
-    assert 10 == len(path.left())
+    assert len(path.left()) == 10
     (queue,) = output(repot("plan", "--json", *brokers(path)))["queues"]
-    assert {"ready": 10, "unacked": 0, "delayed": 0} == queue["source"]
+    assert queue["source"] == {"ready": 10, "unacked": 0, "delayed": 0}
     assert 10 == queue["looked_at"] == queue["tasks"]["shop.charge"]["count"]
-    assert {"0 -> 9": 5, "3 -> 6": 5} == queue["tasks"]["shop.charge"]["priorities"]
-    assert 1 == repot("status", path.name).exit_code
+    assert queue["tasks"]["shop.charge"]["priorities"] == {"0 -> 9": 5, "3 -> 6": 5}
+    assert repot("status", path.name).exit_code == 1
 
 
 def test_a_plan_refuses_what_has_no_queue_to_go_to(path: Way, repot: Callable[..., Result]) -> None:
     path.fill([task(0)])
     words = [word.replace(path.goal, "not-there") for word in brokers(path)]
     refused = repot("plan", *words)
-    assert 4 == refused.exit_code
+    assert refused.exit_code == 4
     assert "the target has no queue 'not-there'" in refused.stdout
-    assert 4 == repot("start", "--name", path.name, "--execute", *words).exit_code
-    assert 1 == len(path.left())
+    assert repot("start", "--name", path.name, "--execute", *words).exit_code == 4
+    assert len(path.left()) == 1
 
 
 @pytest.mark.parametrize("server", ["redis", "rabbitmq"])
@@ -90,11 +90,11 @@ def test_a_queue_is_not_moved_into_itself(
         ("start", "--name", "f", "--execute", "--force"),
     ):
         refused = repot(*command, *words)
-        assert 4 == refused.exit_code, refused.output
+        assert refused.exit_code == 4, refused.output
         assert f"would read what it wrote: '{same.queue}'" in refused.stderr
-    assert 3 == len(same.left())
-    assert 0 == repot("start", "--name", same.name, "--execute", *words, "--map", f"{same.queue}={same.goal}").exit_code
-    assert 3 == len(same.arrived())
+    assert len(same.left()) == 3
+    assert repot("start", "--name", same.name, "--execute", *words, "--map", f"{same.queue}={same.goal}").exit_code == 0
+    assert len(same.arrived()) == 3
 
 
 @pytest.mark.promise
@@ -108,20 +108,20 @@ def test_a_move_is_watched_paused_stopped_and_resumed(path: Way, repot: Callable
         patch.setattr("signal.signal", lambda *_: None)
         mover.start()
         wait_until(lambda: delivered(repot, path) > 0, within_s=60, what="the first messages are moved")
-        assert 0 == repot("pause", path.name).exit_code
+        assert repot("pause", path.name).exit_code == 0
         wait_until(lambda: is_still(repot, path), within_s=60, what="the move is paused", poll_s=1.5)
-        assert 0 == repot("stop", path.name).exit_code
+        assert repot("stop", path.name).exit_code == 0
         mover.join(60)
     assert not mover.is_alive()
-    assert 1 == results[0].exit_code, results[0].output
+    assert results[0].exit_code == 1, results[0].output
     assert "stopped by an operator" in results[0].stderr
     shown = output(repot("status", path.name, "--json"))
-    assert ("ended", True, False) == (shown["state"], shown["closes"], shown["is_alive"])
-    assert ["started", "asked: pause", "asked: stop", "ended"] == [one["what"] for one in shown["audit"]]
+    assert (shown["state"], shown["closes"], shown["is_alive"]) == ("ended", True, False)
+    assert [one["what"] for one in shown["audit"]] == ["started", "asked: pause", "asked: stop", "ended"]
     assert 0 < shown["delivered"] < 60
     counts = output(repot("resume", path.name, "--execute", "--json"))
-    assert (60, 60, 0) == (counts["reserved"], counts["delivered"], counts["still_reserved"])
-    assert 60 == len(path.arrived())
+    assert (counts["reserved"], counts["delivered"], counts["still_reserved"]) == (60, 60, 0)
+    assert len(path.arrived()) == 60
 
 
 def delivered(repot: Callable[..., Result], path: Way) -> int:
@@ -149,7 +149,7 @@ def test_a_resumed_move_keeps_its_pace_and_its_priorities(path: Way, repot: Call
     output(repot("start", "--name", path.name, *brokers(path), *words, "--execute", "--json"))
     # a limit ended the move, and does not end the next one
     resumed = repot("resume", path.name, "--window", "3", "--execute", "--json")
-    assert 12 == output(resumed)["delivered"]
+    assert output(resumed)["delivered"] == 12
     assert "as the move was started: --priority keep --rate 500.0 --max-depth 90" in resumed.stderr
     assert {3} == {message.properties["priority"] for message in path.arrived()}
     # what was stated then counts from then on
@@ -164,10 +164,10 @@ def test_what_a_move_proposes_for_dead_letters_can_be_typed(path: Way, repot: Ca
         assert all(one.is_confirmed for one in broker.publish(dead, [task(7)]))
     path.fill([task(1)])
     moved = repot("start", "--name", path.name, *brokers(path), "--execute")
-    assert 0 == moved.exit_code, moved.output
+    assert moved.exit_code == 0, moved.output
     (command,) = re.findall("`repot (dlq list [^`]*)` reads them", moved.stderr)
     listed = CliRunner().invoke(main, [*command.split(), "--dead-queue", dead], env={"WORKER_QUEUE_NAMES": path.queue})
-    assert 0 == listed.exit_code, listed.output
+    assert listed.exit_code == 0, listed.output
     assert "00000007-" in listed.stdout
 
 
@@ -180,10 +180,10 @@ def test_a_password_appears_nowhere_but_in_the_file_of_the_addresses(
     words = [word.replace(path.target.url, secret) for word in brokers(path)]
     for command in (("plan",), ("start", "--name", path.name, "--execute"), ("status", path.name)):
         result = repot(*command, *(words if command[0] != "status" else ()))
-        assert 8 == result.exit_code, result.output
+        assert result.exit_code == 8, result.output
         assert "planted-secret" not in result.output + result.stderr
     (file,) = (tmp_path / "moves").iterdir()
-    assert 0o600 == file.stat().st_mode & 0o777
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.promise
@@ -193,10 +193,10 @@ def test_one_mover_a_queue(path: Way, repot: Callable[..., Result]) -> None:
     with closing(path.source.open()) as broker:
         hold = broker.hold(path.queue, "the move 'other', process 7", 60, lambda _: False)  # type: ignore[attr-defined]
         result = repot("start", "--name", path.name, "--execute", *brokers(path))
-        assert 5 == result.exit_code
+        assert result.exit_code == 5
         assert "process 7" in result.stderr
         hold.release()
-    assert 0 == repot("start", "--name", path.name, "--execute", *brokers(path)).exit_code
+    assert repot("start", "--name", path.name, "--execute", *brokers(path)).exit_code == 0
 
 
 def test_progress_states_no_rate_before_there_is_one(path: Way, repot: Callable[..., Result]) -> None:
@@ -205,7 +205,7 @@ def test_progress_states_no_rate_before_there_is_one(path: Way, repot: Callable[
     # the queues that were found come first
     found, first, *_ = [json.loads(line) for line in shown.stderr.splitlines()]
     assert path.queue in found["queues"][0]
-    assert (10, None, None) == (first["moved"], first["rate"], first["seconds_left"])
+    assert (first["moved"], first["rate"], first["seconds_left"]) == (10, None, None)
     said = repot("revert", path.name, "--execute").stderr.splitlines()
     assert "60 moved" in said[0]
     assert "/s" not in said[0]
@@ -227,7 +227,7 @@ def test_a_refusal_of_the_management_api_names_its_cause(
         ask(path.target, "PUT", f"users/{name}", {"password": "planted", "tags": tags})
     words = [word.replace("guest:guest", f"{user}:planted") for word in brokers(path)]
     refused = repot("plan", *words)
-    assert 8 == refused.exit_code, refused.output
+    assert refused.exit_code == 8, refused.output
     assert hint in refused.stderr
     assert ("set_user_tags" in refused.stderr) == (user == "untagged")
     assert "planted" not in refused.output + refused.stderr
@@ -235,29 +235,29 @@ def test_a_refusal_of_the_management_api_names_its_cause(
 
 def test_a_name_belongs_to_one_pair_of_brokers(path: Way, repot: Callable[..., Result]) -> None:
     declare(path.target, path.queue)
-    assert 0 == repot("start", "--name", path.name, "--execute", *brokers(path)).exit_code
+    assert repot("start", "--name", path.name, "--execute", *brokers(path)).exit_code == 0
     words = [word.replace("/0", "/3") for word in brokers(path)]
     found = repot("start", "--name", path.name, "--execute", *words)
     # another database has a journal of its own
-    assert 0 == found.exit_code
-    assert 2 == repot("start", "--name", "no name", "--execute", *brokers(path)).exit_code
+    assert found.exit_code == 0
+    assert repot("start", "--name", "no name", "--execute", *brokers(path)).exit_code == 2
 
 
 @pytest.mark.promise
 def test_a_move_is_reverted(path: Way, repot: Callable[..., Result]) -> None:
     path.fill([task(place) for place in range(10)])
-    assert 0 == repot("start", "--name", path.name, "--execute", *brokers(path)).exit_code
+    assert repot("start", "--name", path.name, "--execute", *brokers(path)).exit_code == 0
     (dry,) = output(repot("revert", path.name, "--json"))
     assert {"queue": path.queue, "to": path.goal, "delivered": 10, "given_back": 0, "in_target": 10, "gone": 0} == dry
-    assert (10, 0) == (len(path.arrived()), len(path.left()))
+    assert (len(path.arrived()), len(path.left())) == (10, 0)
     said = repot("revert", path.name)
     assert f"{path.goal} -> {path.queue}: 10 of 10 delivered would go back" in said.stdout
     assert "nothing was changed; add --execute" in said.stderr
-    assert 10 == output(repot("revert", path.name, "--execute", "--json"))["delivered"]
-    assert (0, 10) == (len(path.arrived()), len(path.left()))
+    assert output(repot("revert", path.name, "--execute", "--json"))["delivered"] == 10
+    assert (len(path.arrived()), len(path.left())) == (0, 10)
     shown = output(repot("status", path.name, "--json"))
-    assert ("back", 10, True) == (shown["direction"], shown["given_back"]["delivered"], shown["closes"])
+    assert (shown["direction"], shown["given_back"]["delivered"], shown["closes"]) == ("back", 10, True)
     assert "given_back:      reserved 10, delivered 10" in repot("status", path.name).stdout
-    assert 0 == repot("verify", path.name).exit_code
-    assert 10 == output(repot("resume", path.name, "--execute", "--json"))["delivered"] - 10
-    assert (10, 0) == (len(path.arrived()), len(path.left()))
+    assert repot("verify", path.name).exit_code == 0
+    assert output(repot("resume", path.name, "--execute", "--json"))["delivered"] - 10 == 10
+    assert (len(path.arrived()), len(path.left())) == (10, 0)

@@ -93,18 +93,18 @@ def test_a_move_says_how_many_dead_letters_stay_and_dlq_reads_them(path: Way, re
     plan = repot("move", "plan", *brokers(path))
     assert said in plan.stdout
     moved = repot(*start(path))
-    assert 0 == moved.exit_code, moved.output
+    assert moved.exit_code == 0, moved.output
     assert said in moved.stderr.splitlines()[-1]
     # other tests leave dead letters on the same servers
     assert not dead.keys() & {one["id"] for one in json.loads(repot("dlq", "list", "--json").stdout)}
     management = ["--management", path.source.management_url] if path.source.management_url else []
     listed = repot("dlq", "list", "--broker", "source", "--json", *management)
-    assert 0 == listed.exit_code, listed.output
+    assert listed.exit_code == 0, listed.output
     assert dead == {one["id"]: one["reason"] for one in json.loads(listed.stdout) if one["queue"] == path.queue}
     unnamed = CliRunner().invoke(
         main, ["dlq", "list", "--broker", "source"], env={"WORKER_BROKER_URL": path.target.url}
     )
-    assert 2 == unnamed.exit_code
+    assert unnamed.exit_code == 2
     assert "--broker URL, or WORKER_MOVE_FROM" in unnamed.stderr
 
 
@@ -115,16 +115,16 @@ def test_a_move_carries_dead_letters_with_their_reasons(path: Way, repot: Callab
     counted(path, 3)
     path.fill([task(9)])
     moved = repot(*start(path, "--dlq"))
-    assert 0 == moved.exit_code, moved.output
+    assert moved.exit_code == 0, moved.output
     assert "dead letters stay" not in moved.stderr
     assert dead == reasons(path, f"{path.goal}.dead")
-    assert ({}, 1) == (reasons(path, f"{path.queue}.dead", at_source=True), len(path.arrived()))
-    assert 0 == repot("move", "verify", path.name).exit_code
+    assert (reasons(path, f"{path.queue}.dead", at_source=True), len(path.arrived())) == ({}, 1)
+    assert repot("move", "verify", path.name).exit_code == 0
     reverted = repot("move", "revert", path.name, "--execute")
-    assert 0 == reverted.exit_code, reverted.output
+    assert reverted.exit_code == 0, reverted.output
     assert dead == reasons(path, f"{path.queue}.dead", at_source=True)
     resumed = repot("move", "resume", path.name, "--execute")
-    assert 0 == resumed.exit_code, resumed.output
+    assert resumed.exit_code == 0, resumed.output
     assert (dead, 1) == (reasons(path, f"{path.goal}.dead"), len(path.arrived()))
 
 
@@ -141,7 +141,7 @@ def test_a_reason_that_rabbitmq_gave_is_kept(path: Way, repot: Callable[..., Res
         channel: Any = connection.default_channel
         channel.basic_reject(channel.basic_get(lively.queue).delivery_tag, requeue=False)
     wait_until(lambda: len(read(path.source, dead_queue)) == 1, within_s=60, what="it is a dead letter")
-    assert 0 == repot(*start(path, "--dlq")).exit_code
+    assert repot(*start(path, "--dlq")).exit_code == 0
     (dead,) = read(path.target, f"{path.goal}.dead")
     assert "x-death" not in dead.headers
     found = read_dead_letter(dead, "").death

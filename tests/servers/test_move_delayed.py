@@ -46,7 +46,7 @@ def test_delayed_messages_are_moved_also_after_a_pause(rabbitmq: Server, redis: 
 
     with open_move(path.order(Limits(window=2)), path.settings) as move:
         move.run(Event(), watch)
-        assert 6 == path.status(move)["delivered"]
-    assert Request.PAUSE == asked[0]
+        assert path.status(move)["delivered"] == 6
+    assert asked[0] == Request.PAUSE
     assert Request.RUN in asked
-    assert [0, 1, 2, 3, 4, 5] == sorted(places(path.arrived()))
+    assert sorted(places(path.arrived())) == [0, 1, 2, 3, 4, 5]

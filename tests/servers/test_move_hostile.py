@@ -143,14 +143,14 @@ def test_it_is_planned_and_moved_or_quarantined(path: Way, command: Any) -> None
         for words in (("plan",), ("plan", "--json", "--sample", "50000")):
             assert command(*words).exit_code in (0, 4)
         done = command("start", "--name", path.name, "--execute", "--allow-rpc", "--json", "--force")
-        assert 0 == done.exit_code, done.output
+        assert done.exit_code == 0, done.output
         found = json.loads(done.stdout)
         assert (len(elements), 0) == (found["reserved"], found["still_reserved"])
         assert len(elements) == found["delivered"] + found["quarantined"]
-        assert 0 == client.llen(path.queue)
+        assert client.llen(path.queue) == 0
         assert found["quarantined"] == waiting(path.target, f"{path.goal}.dead") + client.llen(f"{path.queue}.dead")
     assert found["delivered"] == waiting(path.target, path.goal)
-    assert 0 == command("verify", path.name).exit_code
+    assert command("verify", path.name).exit_code == 0
 
 
 def waiting(server: Server, queue: str) -> int:
@@ -168,7 +168,7 @@ def test_a_key_that_is_no_list_ends_the_move_with_its_name(path: Way, command: A
         assert refused.exit_code in (1, 4)
         assert path.queue in refused.stderr
         assert "list" in refused.stderr
-        assert 3 == client.llen(path.queue)
+        assert client.llen(path.queue) == 3
         client.delete(f"{path.queue}\x06\x163")
-    assert 0 == command("start", "--name", path.name, "--execute").exit_code
-    assert 3 == waiting(path.target, path.goal)
+    assert command("start", "--name", path.name, "--execute").exit_code == 0
+    assert waiting(path.target, path.goal) == 3

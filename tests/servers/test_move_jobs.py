@@ -124,10 +124,10 @@ def test_jobs_move_all_queues_and_the_account_closes(ways: Ways) -> None:
         seen.append(len({one.pid for one in jobs_of(psutil.Process())} - before))
 
     account = ways.run(Limits(window=10, jobs=2, rate=120), look)
-    assert (3 * COUNT, True) == (account.delivered, account.closes)
-    assert 2 == max(seen)
+    assert (account.delivered, account.closes) == (3 * COUNT, True)
+    assert max(seen) == 2
     assert [list(range(COUNT))] * 3 == [places(found) for found in ways.arrived()]
-    assert [] == ways.problems()
+    assert ways.problems() == []
     assert before >= {one.pid for one in psutil.Process().children()}
 
 
@@ -135,8 +135,8 @@ def test_what_jobs_have_moved_comes_back(across: Ways) -> None:
     across.fill()
     across.run(Limits(window=10, jobs=3))
     with across.opened(Limits(window=10, jobs=3), Direction.BACK) as found:
-        assert 3 * COUNT == found.run(Event()).delivered
-    assert [COUNT] * 3 == [len(one.left()) for one in across.each]
+        assert found.run(Event()).delivered == 3 * COUNT
+    assert [len(one.left()) for one in across.each] == [COUNT] * 3
 
 
 def test_a_killed_job_ends_the_move_and_the_next_one_goes_on(across: Ways) -> None:
@@ -144,7 +144,7 @@ def test_a_killed_job_ends_the_move_and_the_next_one_goes_on(across: Ways) -> No
     with across.started("--jobs", "3", "--window", "5", "--rate", "60") as (mover, jobs):
         jobs[0].kill()
         _, said = mover.communicate(timeout=60)
-    assert 1 == mover.returncode, said
+    assert mover.returncode == 1, said
     assert b"a job of the move ended with exit code -9" in said
     assert b"resume" in said
     across.run(Limits(window=50))
@@ -155,7 +155,7 @@ def test_jobs_end_with_a_killed_mover_and_the_next_one_goes_on(across: Ways) -> 
     across.fill(400)
     # alone they would go on for 40 s
     with across.started("--jobs", "3", "--window", "5", "--rate", "30") as (mover, jobs):
-        assert 3 == len(jobs)
+        assert len(jobs) == 3
         mover.kill()
         wait_until(lambda: not any(map(psutil.Process.is_running, jobs)), within_s=20, what="the jobs have ended")
     across.run(Limits(window=50))
@@ -167,10 +167,10 @@ def test_a_signal_ends_all_jobs_after_their_windows(across: Ways) -> None:
     with across.started("--jobs", "3", "--window", "5", "--rate", "60") as (mover, _):
         mover.send_signal(signal.SIGTERM)
         _, said = mover.communicate(timeout=60)
-    assert 1 == mover.returncode
+    assert mover.returncode == 1
     assert b"the move was interrupted; nothing is lost" in said
     assert b"Traceback" not in said
-    assert [] == across.problems()
+    assert across.problems() == []
     across.run(Limits())
     assert [list(range(400))] * 3 == [sorted(places(found)) for found in across.arrived()]
 
@@ -213,13 +213,13 @@ def test_a_move_that_follows_moves_every_queue(across: Ways) -> None:
         found.run(stop, send_more)
     # looking gave them back, and RabbitMQ 4 does not keep their order then
     assert [list(range(9))] * 3 == [sorted(places(found)) for found in across.arrived()]
-    assert [] == across.problems()
+    assert across.problems() == []
 
 
 def test_a_limit_counts_all_queues_and_needs_one_process(across: Ways) -> None:
     across.fill(20)
-    assert 30 == across.run(Limits(window=7, limit=30)).delivered
-    assert [20, 10, 0] == [len(found) for found in across.arrived()]
+    assert across.run(Limits(window=7, limit=30)).delivered == 30
+    assert [len(found) for found in across.arrived()] == [20, 10, 0]
     with pytest.raises(ConfigInvalid, match="--limit counts the messages of one process"):
         across.run(Limits(limit=30, jobs=2))
-    assert [0, 10, 20] == [len(one.left()) for one in across.each]
+    assert [len(one.left()) for one in across.each] == [0, 10, 20]

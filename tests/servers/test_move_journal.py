@@ -62,10 +62,10 @@ def apply(journal: Journal, token: str, lines: Lines) -> dict[str, str]:
 
 def test_a_journal_is_created_once(opened: Callable[[Direction], Journal]) -> None:
     journal, other = opened(Direction.FORTH), opened(Direction.BACK)
-    assert ({}, []) == (journal.read(), journal.audit())
+    assert (journal.read(), journal.audit()) == ({}, [])
     assert journal.create({"name": "orders", "queues": '{"a": "b"}'})
     assert not other.create({"name": "another"})
-    assert {"name": "orders", "queues": '{"a": "b"}'} == other.read()
+    assert other.read() == {"name": "orders", "queues": '{"a": "b"}'}
 
 
 def test_one_of_many_creates_it(opened: Callable[[Direction], Journal]) -> None:
@@ -74,7 +74,7 @@ def test_one_of_many_creates_it(opened: Callable[[Direction], Journal]) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         created = list(pool.map(create, range(4)))
-    assert 1 == sum(created)
+    assert sum(created) == 1
     assert {"name": str(created.index(True))} == opened(Direction.FORTH).read()
 
 
@@ -83,7 +83,7 @@ def test_one_owner_at_a_time_has_the_lease_and_each_a_larger_token(journal: Jour
     first = journal.acquire("ann", LONG_S)
     with pytest.raises(AlreadyMoving) as refused:
         journal.acquire("ben", LONG_S)
-    assert "ann" == refused.value.holder
+    assert refused.value.holder == "ann"
     again = journal.acquire("ann", LONG_S)
     # known to have ended
     third = journal.acquire("ben", LONG_S, replaced="ann")
@@ -101,14 +101,14 @@ def test_one_owner_at_a_time_has_the_lease_and_each_a_larger_token(journal: Jour
 def test_what_belongs_to_a_move_is_not_another_ones(journal: Journal) -> None:
     """Also where the other one asks at the same time."""
     long = f"amqp a-cluster /shop {'q' * 250}"
-    assert ("", "ann", "ann") == (journal.own(long, "ann"), journal.own(long, "ann"), journal.own(long, "ben"))
+    assert (journal.own(long, "ann"), journal.own(long, "ann"), journal.own(long, "ben")) == ("", "ann", "ann")
     journal.disown(long, "ben")
-    assert "ann" == journal.own(long, "ben")
+    assert journal.own(long, "ben") == "ann"
     journal.disown(long, "ann")
-    assert ("", "ben") == (journal.own(long, "ben"), journal.own(long, "ann"))
+    assert (journal.own(long, "ben"), journal.own(long, "ann")) == ("", "ben")
     with ThreadPoolExecutor(4) as pool:
         owners = list(pool.map(lambda number: journal.own("queue", str(number)), range(4)))
-    assert 1 == owners.count("")
+    assert owners.count("") == 1
 
 
 def test_counts_are_those_of_one_queue_and_one_direction(opened: Callable[[Direction], Journal]) -> None:
@@ -135,7 +135,7 @@ def test_the_steps_of_jobs_that_move_at_once_all_count(opened: Callable[[Directi
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(move, range(4)))
-    assert "80" == opened(Direction.FORTH).read()["reserved:a"]
+    assert opened(Direction.FORTH).read()["reserved:a"] == "80"
 
 
 def test_a_step_of_an_owner_that_has_lost_the_lease_changes_nothing(journal: Journal) -> None:
@@ -151,12 +151,12 @@ def test_a_step_of_an_owner_that_has_lost_the_lease_changes_nothing(journal: Jou
 def test_a_step_renews_the_lease_and_returns_what_operators_ask(journal: Journal) -> None:
     token = journal.acquire("ann", 1)
     until = float(journal.read()["lease_until"])
-    assert {"wanted": "", "rate": "", "max_depth": ""} == apply(journal, token, Lines("a"))
+    assert apply(journal, token, Lines("a")) == {"wanted": "", "rate": "", "max_depth": ""}
     assert float(journal.read()["lease_until"]) > until + 1000 * (LONG_S / 2)
     journal.ask({"wanted": "pause", "rate": "5"}, "line one")
     journal.ask({}, "line two")
-    assert {"wanted": "pause", "rate": "5", "max_depth": ""} == apply(journal, token, Lines("a"))
-    assert ["line one", "line two"] == journal.audit()
+    assert apply(journal, token, Lines("a")) == {"wanted": "pause", "rate": "5", "max_depth": ""}
+    assert journal.audit() == ["line one", "line two"]
 
 
 def test_identities_of_windows(opened: Callable[[Direction], Journal]) -> None:
@@ -165,9 +165,9 @@ def test_identities_of_windows(opened: Callable[[Direction], Journal]) -> None:
     many = {f"{number:016x}": [number] for number in range(2500)} | {"same": [7, 8]}
     apply(journal, token, Lines("a", open=many))
     assert many == journal.identities("a", "open")
-    assert ({}, {}) == (journal.identities("b", "open"), back.identities("a", "open"))
+    assert (journal.identities("b", "open"), back.identities("a", "open")) == ({}, {})
     apply(journal, token, Lines("a", open={"x": [1]}))
-    assert {"x": [1]} == journal.identities("a", "open")
+    assert journal.identities("a", "open") == {"x": [1]}
     for generation in range(GENERATIONS + 1):
         apply(
             journal,
@@ -175,13 +175,13 @@ def test_identities_of_windows(opened: Callable[[Direction], Journal]) -> None:
             Lines("a", written={f"w{generation}": [generation]}, generation=generation, clears_open=True),
         )
     assert {f"w{number}": [number] for number in range(1, GENERATIONS + 1)} == journal.identities("a", "written")
-    assert {} == journal.identities("a", "open")
+    assert journal.identities("a", "open") == {}
     apply(journal, token, Lines("a", maybe=many))
     apply(journal, token, Lines("a", maybe={"x": [1]}, certain=[*many][:-1]))
-    assert {"same": [7, 8], "x": [1]} == journal.identities("a", "maybe")
+    assert journal.identities("a", "maybe") == {"same": [7, 8], "x": [1]}
     # the next direction begins with what is in the target already
     apply(journal, token, Lines("a", known={"w1": [5]}, forgets=True))
-    assert ({}, {"w1": [5]}) == (journal.identities("a", "maybe"), journal.identities("a", "written"))
+    assert (journal.identities("a", "maybe"), journal.identities("a", "written")) == ({}, {"w1": [5]})
 
 
 @pytest.mark.parametrize("kind", PRIVATE)
@@ -207,9 +207,9 @@ def test_a_step_whose_answer_is_lost_counts_once(
 
     monkeypatch.setattr(engine, "begin", answered_too_late)
     apply(journal, token, Lines("a", add={"reserved": 3}, open={"x": [1]}))
-    assert [1] == lost
+    assert lost == [1]
     found = journal.read()
-    assert ("3", "1", {"x": [1]}) == (found["reserved:a"], found["reserved:b"], journal.identities("a", "open"))
+    assert (found["reserved:a"], found["reserved:b"], journal.identities("a", "open")) == ("3", "1", {"x": [1]})
 
 
 @pytest.fixture
@@ -237,10 +237,10 @@ def test_a_store_that_cannot_keep_a_journal_is_one_clear_error_and_nothing_moves
         shown = CliRunner().invoke(main, ["move", "start", *words], env=environment)
         assert code == shown.exit_code, (url, shown.output)
         assert said in shown.stderr, url
-        assert 1 == shown.stderr.count("error:"), shown.stderr
+        assert shown.stderr.count("error:") == 1, shown.stderr
         assert "Traceback" not in shown.output
         assert PASSWORD not in shown.output
-    assert (3, []) == (len(path.left()), path.arrived())
+    assert (len(path.left()), path.arrived()) == (3, [])
 
 
 @pytest.mark.parametrize("kind", PRIVATE)
@@ -264,7 +264,7 @@ def test_a_mover_goes_on_after_the_death_of_the_database_of_its_journal(path: Wa
     assert f":{database.port}/" in interrupted
     assert "did not answer" in interrupted
     assert PASSWORD not in interrupted
-    assert (200, 0, True) == (account.delivered, account.open, account.closes)
+    assert (account.delivered, account.open, account.closes) == (200, 0, True)
     # the window that was read ahead went back meanwhile
     assert list(range(200)) == sorted(places(path.arrived()))
 
@@ -278,18 +278,18 @@ def test_the_commands_find_the_journal_in_a_database(path: Way, postgresql: Priv
 
     def run(*words: str) -> Any:
         shown = CliRunner().invoke(main, ["move", *words], env=environment)
-        assert 0 == shown.exit_code, shown.output
+        assert shown.exit_code == 0, shown.output
         assert PASSWORD not in shown.output
         return shown
 
     queues = ["--queue", path.queue, "--map", f"{path.queue}={path.goal}"]
     run("plan", *brokers, *queues)
     found = json.loads(run("start", "--name", path.name, *brokers, *queues, "--execute", "--json").stdout)
-    assert (30, 0) == (found["delivered"], found["still_reserved"])
+    assert (found["delivered"], found["still_reserved"]) == (30, 0)
     run("verify", path.name)
     run("pause", path.name)
     back = json.loads(run("revert", path.name, "--execute", "--json").stdout)
-    assert 30 == back["delivered"]
+    assert back["delivered"] == 30
     status = json.loads(run("status", path.name, "--json").stdout)
-    assert (30, 30, True) == (status["delivered"], status["given_back"]["delivered"], status["closes"])
-    assert 30 == len(path.left())
+    assert (status["delivered"], status["given_back"]["delivered"], status["closes"]) == (30, 30, True)
+    assert len(path.left()) == 30

@@ -48,7 +48,7 @@ def test_a_move_goes_on_as_another_user(path: Way) -> None:
     found = replace(order, addresses=replace(order.addresses, source=source))
     run(path, found)
     status = path.status()
-    assert (True, 120, 0) == (status["closes"], status["delivered"], status["still_reserved"])
+    assert (status["closes"], status["delivered"], status["still_reserved"]) == (True, 120, 0)
     assert "rotated" in status["source"]
     assert set(range(120)) == set(places(path.arrived()))
 
@@ -121,12 +121,12 @@ def test_force_takes_a_queue_from_a_move_whose_brokers_are_gone(path: Way) -> No
 
 def test_a_place_is_compared_by_what_it_is(rabbitmq: Server) -> None:
     here = Place("RabbitMQ", "a", 5672, "shop", "", "one")
-    assert [] == here.differences(replace(here, host="b", port=5673))
-    assert ["its name of the cluster is 'two' and not 'one'"] == here.differences(replace(here, cluster="two"))
-    assert ["its host is 'b' and not 'a'"] == here.differences(replace(here, host="b", cluster=""))
-    assert ["its key prefix is 'x' and not ''"] == here.differences(replace(here, prefix="x"))
+    assert here.differences(replace(here, host="b", port=5673)) == []
+    assert here.differences(replace(here, cluster="two")) == ["its name of the cluster is 'two' and not 'one'"]
+    assert here.differences(replace(here, host="b", cluster="")) == ["its host is 'b' and not 'a'"]
+    assert here.differences(replace(here, prefix="x")) == ["its key prefix is 'x' and not ''"]
     record = {"source": "amqp://ann:**@a:5672/shop", "target_place": str(here)}
-    assert [] == here.differences(Place.in_record(record, "source"))
+    assert here.differences(Place.in_record(record, "source")) == []
     assert here == Place.in_record(record, "target")
     with closing(rabbitmq.open()) as broker:
         assert Place.of(Address(BrokerUrl.parse(rabbitmq.url)), broker).cluster

@@ -80,13 +80,13 @@ def test_the_last_line_says_what_is_still_in_hand_and_when_to_come_again(
     claimed(client, 600)
     path.fill([task(2)])
     result = command(path, "--orphans")
-    assert 0 == result.exit_code, result.output
+    assert result.exit_code == 0, result.output
     assert re.fullmatch(
         r"2 messages are still in workers' hands on the source; the first can be given back in (59\d|600) s "
         rf"\(at \d\d:\d\d:\d\d UTC\): `repot move resume {path.name} --orphans --execute` then, or with --wait now",
         result.stderr.splitlines()[-1],
     )
-    assert [2] == places(path.arrived())
+    assert places(path.arrived()) == [2]
 
 
 def test_a_move_without_orphans_says_it_as_well(path: Way, hold: Callable[..., None]) -> None:
@@ -102,20 +102,20 @@ def test_a_move_waits_for_claims_whose_workers_died(path: Way, client: Any, hold
     claimed(client, 3)
     path.fill([task(2)])
     result = command(path, "--orphans", "--wait")
-    assert 0 == result.exit_code, result.output
+    assert result.exit_code == 0, result.output
     assert "waiting for 2 messages in workers' hands, the next ones until " in result.stderr
     assert "still in workers' hands" not in result.stderr
     arrived = places(path.arrived())
     assert (2, {0, 1}) == (arrived[0], set(arrived[1:]))
-    assert "2 orphans given back" == path.status()["in_hand"]
+    assert path.status()["in_hand"] == "2 orphans given back"
 
 
 def test_a_move_waits_until_a_delivery_is_old_enough(path: Way, hold: Callable[..., None]) -> None:
     hold(0)
     order = replace(path.order(), orphans=Selection((path.queue,), older_than_s=3), waits_for_orphans=True)
     with open_move(order, path.settings) as move:
-        assert 1 == move.run(Event()).delivered
-        assert "" == move.left_in_hand()
+        assert move.run(Event()).delivered == 1
+        assert move.left_in_hand() == ""
 
 
 def test_the_claim_of_a_worker_that_lives_is_not_waited_for(path: Way, client: Any, hold: Callable[..., None]) -> None:
@@ -134,9 +134,9 @@ def test_the_claim_of_a_worker_that_lives_is_not_waited_for(path: Way, client: A
     finally:
         ended.set()
         renewing.join()
-    assert 0 == result.exit_code, result.output
+    assert result.exit_code == 0, result.output
     assert "1 message is still in workers' hands" in result.stderr.splitlines()[-1]
-    assert [] == path.arrived()
+    assert path.arrived() == []
 
 
 @pytest.mark.parametrize("by", ["a signal", "the deadline", "an operator"])
@@ -157,10 +157,10 @@ def test_a_wait_can_be_ended(path: Way, client: Any, hold: Callable[..., None], 
 
         with pytest.raises(MoveStopped):
             move.run(stop, watch)
-    assert 1 == client.hlen("unacked")
+    assert client.hlen("unacked") == 1
 
 
 def test_a_wait_needs_orphans(path: Way) -> None:
     result = command(path, "--wait")
-    assert 2 == result.exit_code
+    assert result.exit_code == 2
     assert "add --orphans" in result.stderr

@@ -76,7 +76,7 @@ def test_a_full_queue_that_refuses_lets_the_move_wait(path: Way) -> None:
     small.fill([task(place) for place in range(5)])
     (goal,) = plan(small)["goals"]
     assert any("reject-publish" in note and "the move waits" in note for note in goal["notes"])
-    assert {"messages": 5} == {"messages": goal["coming"]["messages"]}
+    assert {"messages": goal["coming"]["messages"]} == {"messages": 5}
 
 
 def test_a_limit_of_a_policy_counts(path: Way) -> None:
@@ -236,7 +236,7 @@ def test_a_user_with_the_tag_management_alone_learns_the_rest(path: Way) -> None
     words = ["--to", path.target.url.replace("guest:guest", f"{user}:hidden")]
     found = plan(path, *words)
     assert any(one.startswith("the target's free disk is unknown: ") for one in found["unknown"])
-    assert [] == found["goals"][0]["traffic"]["consumers"]
+    assert found["goals"][0]["traffic"]["consumers"] == []
     assert "hidden" not in text(path, *words)
 
 
@@ -246,7 +246,7 @@ def test_a_user_with_the_tag_management_alone_learns_the_rest(path: Way) -> None
 def test_each_list_is_counted_by_its_priority(path: Way) -> None:
     path.fill([task(place, priority=(0, 3, 9, 9)[place % 4]) for place in range(8)])
     (queue,) = plan(path)["queues"]
-    assert {"0": 2, "3": 2, "6": 0, "9": 4} == queue["by_priority"]
+    assert queue["by_priority"] == {"0": 2, "3": 2, "6": 0, "9": 4}
     assert "by priority: 0 2, 3 2, 6 0, 9 4" in text(path)
 
 
@@ -263,7 +263,7 @@ def test_levels_of_a_classic_queue_are_counted_and_others_are_unknown(back: Way)
 
 def test_the_time_comes_from_a_rate_or_is_unknown(path: Way) -> None:
     path.fill([task(place) for place in range(10)])
-    assert 5.0 == plan(path, "--rate", "2")["seconds"]
+    assert plan(path, "--rate", "2")["seconds"] == 5.0
     assert plan(path)["seconds"].startswith("unknown until it has run")
 
 
@@ -274,5 +274,5 @@ def test_two_queues_into_one_are_judged_together(path: Way) -> None:
         one.fill([task(place) for place in range(5)])
     plan(small)
     found = plan(small, "--queue", other.queue, "--map", f"{other.queue}={small.goal}", code=4)
-    assert 10 == found["goals"][0]["coming"]["messages"]
-    assert 1 == len(found["problems"])
+    assert found["goals"][0]["coming"]["messages"] == 10
+    assert len(found["problems"]) == 1

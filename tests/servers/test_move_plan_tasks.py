@@ -43,14 +43,14 @@ def test_each_reason_of_the_quarantine_is_counted(path: Way) -> None:
     path.fill([replace(task(3), body=b"{"), replace(task(4), content_type="application/x-python-serialize")])
     (queue,) = plan(path)["queues"]
     found = [one.removeprefix("1 of the messages looked at ") for one in queue["notes"] if "quarantined" in one]
-    assert "2 of the messages looked at have expired, and run on neither broker: quarantined as expired" == found[0]
+    assert found[0] == "2 of the messages looked at have expired, and run on neither broker: quarantined as expired"
     assert (
-        "are pickled; --raw moves them, or -A with an application that accepts pickles: quarantined as pickled"
-        == found[2]
+        found[2]
+        == "are pickled; --raw moves them, or -A with an application that accepts pickles: quarantined as pickled"
     )
     accepts = "--raw moves them as they are, or -A with an application that accepts them"
     assert f"cannot be read; {accepts}: quarantined as undecodable" == found[1]
-    assert 3 == len(found)
+    assert len(found) == 3
     assert "ids" not in queue
 
 

@@ -103,20 +103,20 @@ def test_a_queue_that_nothing_names_ends_a_move_before_it_begins(each: Deploymen
     each.send("celery", 1)
     each.send(name, 5)
     refused = each.repot(command)
-    assert 4 == refused.exit_code, refused.output
+    assert refused.exit_code == 4, refused.output
     assert f"'{name}' (5 waiting)" in refused.output
     assert "--queue" in refused.stderr
-    assert {} == each.arrived()
-    assert 5 == len(read(each.source, name))
+    assert each.arrived() == {}
+    assert len(read(each.source, name)) == 5
 
 
 def test_an_applications_queues_are_all_moved_and_named(deployment: Deployment) -> None:
     for number, name in enumerate(NAMES, start=2):
         deployment.send(name, number)
-    assert 4 == deployment.repot("start").exit_code
+    assert deployment.repot("start").exit_code == 4
     done = deployment.repot("start", *APP)
-    assert 0 == done.exit_code, done.output
-    assert {"fast": 2, "slow": 3, "mail": 4, "far": 5} == totals(deployment.arrived())
+    assert done.exit_code == 0, done.output
+    assert totals(deployment.arrived()) == {"fast": 2, "slow": 3, "mail": 4, "far": 5}
     for name in NAMES:
         assert f"queue: '{name}' (" in done.stderr
     assert "task_routes" in done.stderr
@@ -145,7 +145,7 @@ def test_a_queue_that_a_worker_reads_is_the_deployments(deployment: Deployment, 
         wait_until(lambda: " ready." in worker.log_tail(100), within_s=60, what="the worker is ready")
         deployment.send("celery", 1)
         shown = deployment.repot("plan")
-        assert 0 == shown.exit_code, shown.output
+        assert shown.exit_code == 0, shown.output
         assert "queue: 'slow' (read by celery@reader" in shown.stdout
     finally:
         worker.stop()
@@ -155,8 +155,8 @@ def test_queues_are_named_and_narrowed_on_purpose(deployment: Deployment) -> Non
     deployment.send("fast", 2)
     deployment.send("slow", 3)
     done = deployment.repot("start", "--queue", "fast")
-    assert 0 == done.exit_code, done.output
-    assert {"fast": 2} == totals(deployment.arrived())
+    assert done.exit_code == 0, done.output
+    assert totals(deployment.arrived()) == {"fast": 2}
     assert "not named by --queue, and stays: 'slow' (on the broker): 3 waiting" in done.stderr
     nowhere = deployment.repot("plan", "--queue", "fasst")
     assert "the source has no queue 'fasst'" in nowhere.stdout
@@ -165,15 +165,15 @@ def test_queues_are_named_and_narrowed_on_purpose(deployment: Deployment) -> Non
 def test_a_mapping_of_a_queue_that_is_not_moved_is_a_typing_error(deployment: Deployment) -> None:
     deployment.send("jobs", 2)
     refused = deployment.repot("start", "--map", "joobs=jobs")
-    assert 2 == refused.exit_code, refused.output
+    assert refused.exit_code == 2, refused.output
     assert "'joobs' is not among the queues that are moved" in refused.stderr
     assert "Is 'jobs' meant?" in refused.stderr
     beside = deployment.repot("start", "--queue", "jobs", "--map", "other=jobs")
-    assert 2 == beside.exit_code, beside.output
+    assert beside.exit_code == 2, beside.output
     # a queue of the broker that a mapping names is asked for
     done = deployment.repot("start", "--map", "jobs=tasks")
-    assert 0 == done.exit_code, done.output
-    assert {"tasks": 2} == totals(deployment.arrived())
+    assert done.exit_code == 0, done.output
+    assert totals(deployment.arrived()) == {"tasks": 2}
 
 
 OPTIONS = pytest.mark.parametrize(
@@ -188,15 +188,15 @@ def test_what_the_options_in_use_do_not_reach_ends_a_move(deployment: Deployment
     deployment.send("jobs", 30, **options)
     for words in ((), ("--queue", "jobs")):
         refused = deployment.repot("start", *words)
-        assert 4 == refused.exit_code, refused.output
+        assert refused.exit_code == 4, refused.output
         assert "give --from-options '{" in refused.stderr
         assert "or -A" in refused.stderr
-        assert {} == deployment.arrived()
+        assert deployment.arrived() == {}
     # as the sentence says
     named = refused.stderr.partition("--from-options '")[2].partition("'")[0]
     done = deployment.repot("start", "--queue", "jobs", "--from-options", named)
-    assert 0 == done.exit_code, done.output
-    assert {"jobs": 30} == totals(deployment.arrived())
+    assert done.exit_code == 0, done.output
+    assert totals(deployment.arrived()) == {"jobs": 30}
 
 
 @OPTIONS
@@ -204,10 +204,10 @@ def test_an_application_supplies_its_transport_options(deployment: Deployment, o
     deployment.send("slow", 30, **options)
     deployment.use(options)
     done = deployment.repot("start", *APP)
-    assert 0 == done.exit_code, done.output
-    assert {"slow": 30} == totals(deployment.arrived())
+    assert done.exit_code == 0, done.output
+    assert totals(deployment.arrived()) == {"slow": 30}
     # they are remembered for the move's name
-    assert 0 == CliRunner().invoke(main, ["move", "verify", "friday"], env=deployment.environment).exit_code
+    assert CliRunner().invoke(main, ["move", "verify", "friday"], env=deployment.environment).exit_code == 0
 
 
 def test_another_prefix_is_another_applications_where_one_is_stated(deployment: Deployment) -> None:
@@ -215,8 +215,8 @@ def test_another_prefix_is_another_applications_where_one_is_stated(deployment: 
     deployment.send("slow", 4, global_keyprefix="other:")
     deployment.use({"global_keyprefix": "shop:"})
     done = deployment.repot("start", *APP)
-    assert 0 == done.exit_code, done.output
-    assert {"slow": 3} == totals(deployment.arrived())
+    assert done.exit_code == 0, done.output
+    assert totals(deployment.arrived()) == {"slow": 3}
     assert "note: 4 messages wait under the prefix 'other:'" in done.stderr
 
 
@@ -224,30 +224,30 @@ def test_an_unknown_transport_option_is_refused_with_the_nearest(deployment: Dep
     deployment.send("celery", 3)
     for side in ("from", "to"):
         refused = deployment.repot("plan", f"--{side}-options", '{"global_keyprefx": "shop:"}')
-        assert 2 == refused.exit_code, refused.output
+        assert refused.exit_code == 2, refused.output
         assert f"--{side}-options: no transport of kombu's reads 'global_keyprefx'" in refused.stderr
         assert "Is 'global_keyprefix' meant?" in refused.stderr
     usual = {"visibility_timeout": 3600, "socket_keepalive": True, "max_retries": 3, "health_check_interval": 25}
-    assert 0 == deployment.repot("plan", "--from-options", json.dumps(usual)).exit_code
+    assert deployment.repot("plan", "--from-options", json.dumps(usual)).exit_code == 0
 
 
 def test_dead_letters_stay_and_are_counted(deployment: Deployment) -> None:
     deployment.send("celery", 2)
     deployment.send("celery.dead", 1)
     done = deployment.repot("start")
-    assert 0 == done.exit_code, done.output
+    assert done.exit_code == 0, done.output
     assert "note: the dead-letter queue 'celery.dead' stays, with 1 dead letters" in done.stderr
-    assert {"celery": 2} == totals(deployment.arrived())
+    assert totals(deployment.arrived()) == {"celery": 2}
 
 
 def test_a_move_that_goes_on_keeps_to_its_journal(deployment: Deployment) -> None:
     deployment.send("jobs", 4)
     stopped = deployment.repot("start", "--queue", "jobs", "--limit", "2", "--window", "2")
-    assert 0 == stopped.exit_code, stopped.output
+    assert stopped.exit_code == 0, stopped.output
     deployment.send("later", 1)
     done = CliRunner().invoke(main, ["move", "resume", "friday", "--execute"], env=deployment.environment)
-    assert 0 == done.exit_code, done.output
-    assert {"jobs": 4} == totals(deployment.arrived())
+    assert done.exit_code == 0, done.output
+    assert totals(deployment.arrived()) == {"jobs": 4}
 
 
 def test_the_rights_of_the_page_are_enough_to_look(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_the_rights_of_the_page_are_enough_to_look(deployment: Deployment, monke
         )
         client.execute_command("ACL SETUSER", "mover", *more)  # type: ignore[no-untyped-call]
         shown = deployment.repot("plan", "--from", url, "--queue", "orders")
-        assert 0 == shown.exit_code, shown.output
+        assert shown.exit_code == 0, shown.output
         assert "unknown: SCAN" not in shown.stdout
         assert "unknown: not every" not in shown.stdout
         assert "unknown: what workers hold" not in shown.stdout
@@ -287,13 +287,13 @@ def test_what_cannot_be_looked_for_is_unknown(deployment: Deployment) -> None:
     url = deployment.source.url.replace("redis://", "redis://looker:secret@")
     deployment.use({}, url)
     shown = deployment.repot("plan", "--from", url, *APP)
-    assert 0 == shown.exit_code, shown.output
+    assert shown.exit_code == 0, shown.output
     assert "SCAN is refused" in shown.stdout
     assert "queue: 'slow' (task_queues, on the broker): 3 waiting" in shown.stdout
 
 
 def test_the_default_of_a_deployment_without_messages_is_moved_as_before(deployment: Deployment) -> None:
-    assert 0 == deployment.repot("start").exit_code
+    assert deployment.repot("start").exit_code == 0
     declare(deployment.source, "empty")
     wait_until(lambda: deployment.repot("plan").exit_code == 0, within_s=30, what="an empty queue is no obstacle")
 
@@ -303,7 +303,7 @@ def test_an_application_without_messages_has_its_queues_in_the_plan(deployment: 
     shown = deployment.repot("plan", "-A", "support.queues_app")
     named, _ = queues_of(queues_app.app)
     assert len(named) > 2
-    assert [] == [one for one in named if f"queue: {one!r}" not in shown.stdout], shown.output
+    assert [one for one in named if f"queue: {one!r}" not in shown.stdout] == [], shown.output
     assert "'celery'" not in shown.stdout
 
 
@@ -334,14 +334,14 @@ def test_what_the_applications_workers_take_is_moved(deployment: Deployment) -> 
     _send_sealed(deployment)
     for words in (("--queue", "slow"), ()):
         refused = deployment.repot("start", *words)
-        assert 4 == refused.exit_code, refused.output
+        assert refused.exit_code == 4, refused.output
     assert (
         "12 of the messages looked at cannot be read; --raw moves them"
         in deployment.repot("plan", "--queue", "slow").stdout
     )
     done = deployment.repot("start", *APP)
-    assert 0 == done.exit_code, done.output
-    assert {"slow": 12} == totals(deployment.arrived())
+    assert done.exit_code == 0, done.output
+    assert totals(deployment.arrived()) == {"slow": 12}
 
 
 def test_a_flipped_application_keeps_its_names_for_the_way_back(
@@ -356,5 +356,5 @@ def test_a_flipped_application_keeps_its_names_for_the_way_back(
     brokers = ["--from", rabbitmq.url, "--to", back.target.url, "--from-management", rabbitmq.management_url]
     words = ["move", "start", "--name", "back", *brokers, *APP, "--queue", name, "--execute"]
     done = CliRunner().invoke(main, words, env=back.environment)
-    assert 0 == done.exit_code, done.output
+    assert done.exit_code == 0, done.output
     assert {name: 3} == totals(back.arrived())

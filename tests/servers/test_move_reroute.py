@@ -82,7 +82,7 @@ def test_each_task_goes_where_its_application_sends_it_now(path: Way, app: Celer
             )
             with pytest.raises(MoveRefused, match="no queue 'reports-"):
                 found.run(Event())
-            assert 120 == len(path.left())
+            assert len(path.left()) == 120
     declare(path.target, reports(path))
     with open_move(path.order(route=routing_of(app)), path.settings) as found:
         plan = plan_of(found, 30, follows=False)
@@ -90,9 +90,9 @@ def test_each_task_goes_where_its_application_sends_it_now(path: Way, app: Celer
     shown = move(path, app)
     assert (120, True, [reports(path)]) == (shown["delivered"], shown["closes"], shown["routed"])
     assert list(range(0, 120, 3)) == sorted(places(read(path.target, reports(path))))
-    assert 80 == len(path.arrived())
+    assert len(path.arrived()) == 80
     verified = check(path)
-    assert (120, 0, []) == (verified.present, verified.gone, verified.problems)
+    assert (verified.present, verified.gone, verified.problems) == (120, 0, [])
 
 
 def test_what_was_rerouted_is_given_back(path: Way, app: Celery) -> None:
@@ -102,11 +102,11 @@ def test_what_was_rerouted_is_given_back(path: Way, app: Celery) -> None:
     with closing(path.target.open()) as broker:
         consume(broker, reports(path), 3)
     shown = move(path, app, Direction.BACK)
-    assert (117, True) == (shown["given_back"]["delivered"], shown["closes"])
+    assert (shown["given_back"]["delivered"], shown["closes"]) == (117, True)
     assert set(range(120)) - {0, 3, 6} == set(places(path.left()))
-    assert [] == check(path).problems
-    assert 117 == move(path, app)["delivered"] - 120
-    assert 37 == len(read(path.target, reports(path)))
+    assert check(path).problems == []
+    assert move(path, app)["delivered"] - 120 == 117
+    assert len(read(path.target, reports(path))) == 37
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_a_mover_that_is_killed_loses_nothing(path: Way, app: Celery, instant: s
     window = 2 if direction is Direction.FORTH else 5
     routes = {"reports.daily": reports(path)}
     with start_killed(path, instant, window=window, direction=direction, routes=routes) as killed:
-        assert -9 == killed.wait(60)
+        assert killed.wait(60) == -9
     shown = move(path, app, direction)
     assert shown["closes"]
     there = path.left() if direction is Direction.BACK else path.arrived() + read(path.target, reports(path))
     assert set(range(240)) == set(places(there))
     marked = sum("repot_maybe_twice" in one.headers for one in there)
     assert len(there) - 240 <= marked <= 50
-    assert [] == check(path).problems
+    assert check(path).problems == []
 
 
 def test_a_queue_of_the_routing_is_not_filled_beyond_the_limit(redis: Server) -> None:
@@ -152,7 +152,7 @@ def test_a_queue_of_the_routing_is_not_filled_beyond_the_limit(redis: Server) ->
         assert 6 <= path.status(found)["delivered"] <= 12
     assert "the target queue is full enough" in doing
     assert len(path.arrived()) < 10
-    assert 90 == move(path, app_of(path))["delivered"]
+    assert move(path, app_of(path))["delivered"] == 90
 
 
 @pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning")
@@ -166,7 +166,7 @@ def test_the_task_itself_its_routers_and_what_none_of_them_names() -> None:
     for name in ("b", "c"):
         app.task(name=name, queue="own", shared=False)(nothing)
     found = routing_of(app)
-    assert ["by-function", "own", "own", "", ""] == [found(name) for name in ("a", "b", "c", "d", "")]
+    assert [found(name) for name in ("a", "b", "c", "d", "")] == ["by-function", "own", "own", "", ""]
 
 
 def test_a_router_that_fails_moves_nothing(redis: Server) -> None:
@@ -176,7 +176,7 @@ def test_a_router_that_fails_moves_nothing(redis: Server) -> None:
     app.conf.task_routes = (lambda _, args, *__, **___: args[0],)
     with pytest.raises(AppUnusable, match=r"routing fails for the task 'reports.daily': IndexError"):
         move(path, app)
-    assert 3 == len(path.left())
+    assert len(path.left()) == 3
 
 
 def test_the_command_asks_for_the_application(
@@ -199,16 +199,16 @@ def test_the_command_asks_for_the_application(
         return CliRunner().invoke(main, ["move", *more])
 
     refused = run("start", "--name", path.name, "--execute", *words)
-    assert (2, True) == (refused.exit_code, "name it with -A" in refused.output), refused.output
+    assert (refused.exit_code, "name it with -A" in refused.output) == (2, True), refused.output
     application = ["-A", "rerouted_shop:app"]
     result = run("start", "--name", path.name, "--execute", "--limit", "6", "--json", *words, *application)
-    assert 0 == result.exit_code, result.output
-    assert 6 == json.loads(result.stdout)["delivered"]
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["delivered"] == 6
     refused = run("resume", path.name, "--execute")
-    assert (2, True) == (refused.exit_code, "add -A APP --reroute" in refused.output), refused.output
-    assert 0 == run("resume", path.name, "--execute", "--reroute", *application).exit_code
-    assert 10 == len(read(rabbitmq, reports(path)))
-    assert 0 == run("verify", path.name).exit_code
-    assert 0 == run("revert", path.name, "--execute").exit_code
+    assert (refused.exit_code, "add -A APP --reroute" in refused.output) == (2, True), refused.output
+    assert run("resume", path.name, "--execute", "--reroute", *application).exit_code == 0
+    assert len(read(rabbitmq, reports(path))) == 10
+    assert run("verify", path.name).exit_code == 0
+    assert run("revert", path.name, "--execute").exit_code == 0
     assert set(range(30)) == set(places(path.left()))
     sys.modules.pop("rerouted_shop")

@@ -97,13 +97,13 @@ def test_the_rights_of_the_page_are_enough(
     managed = ["--from-management", source.management, "--to-management", target.management]
     assert "orders" in run("plan", "--queue", "orders", *managed)
     begun = json.loads(run("start", "--name", name, "--queue", "orders", "--execute", "--json", *managed))
-    assert (5, 1) == (begun["delivered"], begun["quarantined"])
+    assert (begun["delivered"], begun["quarantined"]) == (5, 1)
     assert json.loads(run("status", name, "--json", *managed))["closes"]
     run("pause", name, *managed)
     run("verify", name, *managed)
     back = json.loads(run("revert", name, "--execute", "--json", *managed))
-    assert 5 == back["delivered"]
-    assert 5 == json.loads(run("resume", name, "--execute", "--json", *managed))["delivered"] - begun["delivered"]
+    assert back["delivered"] == 5
+    assert json.loads(run("resume", name, "--execute", "--json", *managed))["delivered"] - begun["delivered"] == 5
 
 
 def test_a_move_ends_well_where_it_may_not_ask_what_is_in_hand(
@@ -116,7 +116,7 @@ def test_a_move_ends_well_where_it_may_not_ask_what_is_in_hand(
     monkeypatch.setenv("WORKER_MOVE_DIR", str(tmp_path))
     words = ["move", "start", "--name", f"m-{uuid4()}", "--from", source.mover, "--to", target.mover, "--execute"]
     result = CliRunner().invoke(main, [*words, "--queue", "orders"])
-    assert 0 == result.exit_code, result.output
+    assert result.exit_code == 0, result.output
     assert "what workers of the source still hold is unknown: " in result.stderr
 
 
@@ -137,10 +137,10 @@ def test_a_move_without_a_right_is_refused_and_loses_nothing(
     monkeypatch.setenv("WORKER_MOVE_DIR", str(tmp_path))
     words = ["--name", f"m-{uuid4()}", "--queue", "orders", "--execute", "--force", "--patience", "1s"]
     done = CliRunner().invoke(main, ["move", "start", *words])
-    assert 8 == done.exit_code, done.output
+    assert done.exit_code == 8, done.output
     assert "rights.md" in done.stderr
     left = [one.headers["place"] for each in (source, target) for one in messages(each)]
-    assert [0, 1, 2, 3] == sorted(left)
+    assert sorted(left) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("missing", ["lrem", "lset", "lpush", "zadd", "zrem"])
@@ -159,13 +159,13 @@ def test_giving_back_without_a_right_is_refused_and_loses_nothing(
     with closing(admin):
         admin.execute_command("ACL", "SETUSER", urlsplit(target.mover).username, f"-{missing}")
     done = CliRunner().invoke(main, ["move", "revert", name, "--execute", "--patience", "1s"])
-    assert 0 != done.exit_code, done.output
+    assert done.exit_code != 0, done.output
     assert "refuses access" in done.stderr or missing in done.stderr
     # what is reserved comes back with the lease
     end_reservations(target)
     # without the right to end a reservation they are back on the source already
     there = source if missing == "zrem" else target
-    assert [0, 1, 2, 3] == sorted(one.headers["place"] for one in messages(there))
+    assert sorted(one.headers["place"] for one in messages(there)) == [0, 1, 2, 3]
 
 
 def test_the_rights_of_the_page_are_enough_while_workers_consume(
@@ -181,10 +181,10 @@ def test_the_rights_of_the_page_are_enough_while_workers_consume(
     words = ["--name", f"m-{uuid4()}", "--queue", "orders", "--execute", "--from-management", source.management]
     with LiveConsumer(source.url, "orders") as worker:
         worker.wait_for_one()
-        assert 3 == json.loads(run("start", "--json", *words))["delivered"]
+        assert json.loads(run("start", "--json", *words))["delivered"] == 3
         worker.free()
     with closing(source.open()) as broker:
-        assert ("orders.repot-staging",) == broker.missing(["orders.repot-staging"])
+        assert broker.missing(["orders.repot-staging"]) == ("orders.repot-staging",)
 
 
 def messages(side: Side) -> list[Message]:
@@ -205,5 +205,5 @@ def end_reservations(side: Side) -> None:
 def run(*words: str) -> str:
     """`repot move ...`; its standard output."""
     done = CliRunner().invoke(main, ["move", *words])
-    assert 0 == done.exit_code, done.output
+    assert done.exit_code == 0, done.output
     return done.stdout

@@ -57,16 +57,16 @@ def test_an_awaited_result_is_refused_as_long_as_its_reply_queue_exists(back: Wa
         assert "shop.awaited" in problem
         assert "Redis or a database" in problem
         refused = start(back, tmp_path)
-        assert 4 == refused.exit_code, refused.output
+        assert refused.exit_code == 4, refused.output
         assert "--allow-rpc" in refused.stderr
-        assert [] == back.arrived()
+        assert back.arrived() == []
         allowed = plan(back, "--allow-rpc")
         assert any("shop.awaited" in note for note in allowed["queues"][0]["notes"])
         channel: Any = connection.default_channel
         channel.queue_delete(sender.thread_oid)
     wait_until(lambda: not plan_problems(back), within_s=60, what="the reply queue has gone", poll_s=1)
-    assert 0 == start(back, tmp_path).exit_code
-    assert 3 == len(back.arrived())
+    assert start(back, tmp_path).exit_code == 0
+    assert len(back.arrived()) == 3
 
 
 def test_one_awaited_result_is_found_among_those_of_many_senders(back: Way) -> None:
@@ -91,19 +91,19 @@ def test_on_redis_only_the_application_tells(onward: Way, tmp_path: Path) -> Non
     (queue,) = plan(onward)["queues"]
     assert any(one.startswith("whether results of rpc:// are awaited") and "-A" in one for one in queue["unknown"])
     (queue,) = plan(onward, "-A", "support.rpc_app:stored")["queues"]
-    assert [] == queue["unknown"]
+    assert queue["unknown"] == []
     (problem,) = plan(onward, "-A", "support.rpc_app:app", code=4)["problems"]
     assert problem.startswith("1 of the messages")
-    assert 4 == start(onward, tmp_path, "-A", "support.rpc_app:app").exit_code
-    assert 2 == len(onward.left())
-    assert 0 == start(onward, tmp_path, "-A", "support.rpc_app:app", "--allow-rpc").exit_code
-    assert 2 == len(onward.arrived())
+    assert start(onward, tmp_path, "-A", "support.rpc_app:app").exit_code == 4
+    assert len(onward.left()) == 2
+    assert start(onward, tmp_path, "-A", "support.rpc_app:app", "--allow-rpc").exit_code == 0
+    assert len(onward.arrived()) == 2
 
 
 def test_without_a_reply_queue_nothing_is_unknown(onward: Way) -> None:
     onward.fill([task(0)])
     (queue,) = plan(onward)["queues"]
-    assert [] == queue["unknown"]
+    assert queue["unknown"] == []
 
 
 def test_a_message_behind_the_first_window_ends_the_move(onward: Way, back: Way) -> None:
@@ -113,10 +113,10 @@ def test_a_message_behind_the_first_window_ends_the_move(onward: Way, back: Way)
         with pytest.raises(MoveRefused, match="expect an rpc:// result"):
             path.move(uses_rpc=True)
         found = path.status()
-        assert (True, 0) == (found["closes"], found["still_reserved"])
+        assert (found["closes"], found["still_reserved"]) == (True, 0)
         moved = found["delivered"]
         # a window has less if RabbitMQ pauses
         assert 70 < moved <= (100 if path is onward else 120)
         assert list(range(moved)) == places(path.arrived())
         assert set(range(moved, 130)) == set(places(path.left()))
-        assert 130 == path.move(uses_rpc=True, allow_rpc=True)["delivered"]
+        assert path.move(uses_rpc=True, allow_rpc=True)["delivered"] == 130

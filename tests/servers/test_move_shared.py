@@ -67,7 +67,7 @@ def test_what_a_dead_mover_leaves_to_live_workers_has_the_mark_on_the_target(pat
         assert path.status()["closes"]
         found = path.move()
         run_what_is_left(path.source, path.queue, worker)
-    assert (0, True) == (found["still_reserved"], found["closes"])
+    assert (found["still_reserved"], found["closes"]) == (0, True)
     check(worker.ran, path.arrived(), found["maybe_twice"])
     assert not exists(path.source, staging_name(path.queue))
 
@@ -95,7 +95,7 @@ def test_a_revert_puts_in_order_what_a_dead_mover_staged(path: Way, instant: str
         found = path.move_back()
         run_what_is_left(path.source, path.queue, worker)
     assert found["closes"]
-    assert [] == path.arrived()
+    assert path.arrived() == []
     check(worker.ran, path.left())
     assert not exists(path.source, staging_name(path.queue))
 
@@ -114,7 +114,7 @@ def test_what_is_not_due_yet_is_staged_as_well(path: Way) -> None:
     with LiveConsumer(path.source.url, path.queue, is_free=True) as worker:
         with start_killed(path, "written", window=1) as killed:
             killed.wait()
-        assert -9 == killed.returncode
+        assert killed.returncode == -9
         wait_until(lambda: len(worker.ran) >= 10, within_s=60, what="what the mover did not take is due and was run")
         path.move()
         run_what_is_left(path.source, path.queue, worker)
@@ -137,7 +137,7 @@ def test_a_move_that_is_stopped_leaves_nothing_where_no_worker_reads(path: Way) 
         assert not exists(path.source, staging_name(path.queue))
         run_what_is_left(path.source, path.queue, worker)
     arrived = path.arrived()
-    assert [] == [one for one in (*worker.ran, *arrived) if one.headers.get(MAYBE_TWICE_HEADER)]
+    assert [one for one in (*worker.ran, *arrived) if one.headers.get(MAYBE_TWICE_HEADER)] == []
     assert list(ALL) == sorted(places([*worker.ran, *arrived]))
     assert {("3600000", 7)} == {(one.properties["expiration"], one.properties["priority"]) for one in worker.ran}
     assert set() == {name for one in worker.ran for name in one.headers if name == "repot_staged"}
@@ -163,7 +163,7 @@ def test_a_move_that_is_paused_leaves_nothing_where_no_worker_reads(path: Way) -
             with pytest.raises(MoveStopped):
                 move.run(stop, watch)
         run_what_is_left(path.source, path.queue, worker)
-    assert [True, False] == paused
+    assert paused == [True, False]
     assert list(ALL) == sorted(places([*worker.ran, *path.arrived()]))
 
 
@@ -176,9 +176,9 @@ def test_a_window_that_the_target_may_have_is_not_given_to_workers(path: Way) ->
         with pytest.raises(MoveStopped), open_move(path.order(), path.settings) as move:
             move.run(stopped_without_confirms(move))
         run_what_is_left(path.source, path.queue, worker)
-        assert 50 == path.status()["still_reserved"]
+        assert path.status()["still_reserved"] == 50
         found = path.move()
-    assert (0, True) == (found["still_reserved"], found["closes"])
+    assert (found["still_reserved"], found["closes"]) == (0, True)
     check(worker.ran, path.arrived(), found["maybe_twice"])
 
 
@@ -235,7 +235,7 @@ def kill(path: Way, instant: str, worker: LiveConsumer, direction: Direction = D
     worker.wait_for_one()
     with start_killed(path, instant, window=1 if instant == "settled" else 2, direction=direction) as killed:
         killed.wait()
-    assert -9 == killed.returncode
+    assert killed.returncode == -9
 
 
 def run_what_is_left(server: Server, queue: str, worker: LiveConsumer) -> None:
@@ -261,6 +261,6 @@ def check(ran: list[Message], there: list[Message], maybe_twice: int = 200, sent
     everything = [*ran, *there]
     assert set(sent) == set(places(everything))
     unmarked = Counter(places([one for one in everything if not one.headers.get(MAYBE_TWICE_HEADER)]))
-    assert [] == [place for place, number in unmarked.items() if number > 1]
+    assert [place for place, number in unmarked.items() if number > 1] == []
     # of one window, and of the one that was staged ahead
     assert sum(bool(one.headers.get(MAYBE_TWICE_HEADER)) for one in there) <= min(maybe_twice, 100)

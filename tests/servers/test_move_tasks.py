@@ -85,8 +85,8 @@ def test_plain_compressed_and_old_messages(moved: Move) -> None:
         sent.append(moved.signature("add", 7, 8).apply_async())
     finally:
         moved.before.client.conf.task_protocol = 2
-    assert 3 == moved.move()["delivered"]
-    assert [3, 7, 15] == [moved.after.get(one) for one in sent]
+    assert moved.move()["delivered"] == 3
+    assert [moved.after.get(one) for one in sent] == [3, 7, 15]
 
 
 @pytest.mark.promise
@@ -97,15 +97,15 @@ def test_workflows(moved: Move) -> None:
         chord([moved.signature("add", number, 1) for number in range(5)], moved.signature("total")).apply_async(),
         moved.signature("add", 2, 2).apply_async(link=moved.signature("add", 100)),
     )
-    assert 7 == moved.move()["delivered"]
-    assert [12, 15, 4] == [moved.after.get(one) for one in (first, parts, called)]
+    assert moved.move()["delivered"] == 7
+    assert [moved.after.get(one) for one in (first, parts, called)] == [12, 15, 4]
     moved.after.await_effects(104)
 
 
 def test_a_retry_with_a_countdown(moved: Move) -> None:
     sent = moved.signature("retried", "again").apply_async()
-    assert 1 == moved.move()["delivered"]
-    assert "again" == moved.after.get(sent)
+    assert moved.move()["delivered"] == 1
+    assert moved.after.get(sent) == "again"
     assert 1 == len(moved.after.effects("again0")) == len(moved.after.effects("again1"))
 
 
@@ -114,8 +114,8 @@ def test_a_countdown_is_kept(moved: Move) -> None:
     due_at = time() + 3
     sent = moved.signature("late", "due").apply_async(eta=datetime.fromtimestamp(due_at, UTC))
     found = moved.move()
-    assert 1 == found["delivered"]
-    assert "due" == moved.after.get(sent, 60)
+    assert found["delivered"] == 1
+    assert moved.after.get(sent, 60) == "due"
     (effect,) = moved.after.await_effects("due")
     assert effect.details["at"] >= due_at - 1
 
@@ -125,9 +125,9 @@ def test_an_expired_task_does_not_run(moved: Move) -> None:
     kept = moved.signature("late", "kept").apply_async(expires=datetime.now(UTC) + timedelta(hours=1))
     wait_until(lambda: moved.before.client and expired(moved), within_s=30, what="one has expired")
     found = moved.move()
-    assert 1 == found["delivered"]
-    assert "kept" == moved.after.get(kept)
-    assert [] == moved.after.effects("expired")
+    assert found["delivered"] == 1
+    assert moved.after.get(kept) == "kept"
+    assert moved.after.effects("expired") == []
 
 
 def test_a_task_that_was_revoked_on_the_old_broker_does_not_run(moved: Move, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,12 +147,12 @@ def test_a_task_that_was_revoked_on_the_old_broker_does_not_run(moved: Move, mon
     )
     found = moved.move(revoked=True)
     worker.stop()
-    assert 2 == found["delivered"]
+    assert found["delivered"] == 2
     assert re.search(r"1 revoked tasks of [12] workers were named to 1 workers", found["revoked"])
-    assert "not revoked" == moved.after.get(kept)
+    assert moved.after.get(kept) == "not revoked"
     result: Any = moved.after.client.AsyncResult(dropped.id)
-    wait_until(lambda: "REVOKED" == result.state, within_s=30, what="it ends")
-    assert [] == moved.after.effects("revoked")
+    wait_until(lambda: result.state == "REVOKED", within_s=30, what="it ends")
+    assert moved.after.effects("revoked") == []
 
 
 def test_a_connection_that_the_broker_closed_long_ago_is_not_used(rabbitmq: Server, redis: Server) -> None:
@@ -184,5 +184,5 @@ def test_a_marked_copy_of_a_task_that_has_succeeded_does_not_run_again(
     moved.after.get(first)
     moved.after.send("late", value, task_id=first.id, headers=headers)
     later = [moved.after.send("late", "after it") for _ in range(6)]
-    assert ["after it"] * 6 == [moved.after.get(one) for one in later]
+    assert [moved.after.get(one) for one in later] == ["after it"] * 6
     assert runs == len(moved.after.await_effects(value, runs))

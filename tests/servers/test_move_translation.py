@@ -56,7 +56,7 @@ def test_priorities_back_to_redis_decide_who_is_first(redis: Server, rabbitmq: S
     levels = Way(rabbitmq, redis, redis, queue, path.goal, path.name)
     levels.fill([task(place, priority=priority) for place, priority in enumerate((0, 9, 4))])
     levels.move()
-    assert [1, 2, 0] == places(levels.arrived())
+    assert places(levels.arrived()) == [1, 2, 0]
 
 
 def test_a_queue_that_does_not_order_hands_no_priorities_on(redis: Server, rabbitmq: Server) -> None:
@@ -83,7 +83,7 @@ def test_what_cannot_be_delivered_is_quarantined(onward: Way) -> None:
     with redis_py.Redis.from_url(onward.source.url) as client:
         client.lpush(onward.queue, "no envelope \x00", json.dumps({"body": "%%%", "properties": {}}))
     found = onward.move()
-    assert (6, 1, 5) == (found["reserved"], found["delivered"], found["quarantined"])
+    assert (found["reserved"], found["delivered"], found["quarantined"]) == (6, 1, 5)
     assert [good.body] == [one.body for one in onward.arrived()]
     dead = [read_dead_letter(one, "") for one in read_at_least(onward.target, f"{onward.goal}.dead", 5)]
     assert sorted([*refused, "undecodable", "undecodable"]) == sorted(one.death.reason for one in dead)
@@ -95,32 +95,32 @@ def test_what_cannot_be_delivered_is_quarantined(onward: Way) -> None:
 def test_a_pickled_body_is_moved_as_it_is_on_request(onward: Way) -> None:
     body = pickle.dumps([[1], {}, {}])
     onward.fill([Message(body, "application/x-python-serialize", "binary", task(1).headers, {"delivery_mode": 2})])
-    assert 1 == onward.move(raw=True)["delivered"]
+    assert onward.move(raw=True)["delivered"] == 1
     assert [body] == [one.body for one in onward.arrived()]
 
 
 def test_headers_that_fit_no_frame_stay_on_the_source(onward: Way) -> None:
     onward.fill([task(0, headers={"bomb": "x" * 200_000}), task(1)])
     found = onward.move()
-    assert (1, 1) == (found["delivered"], found["quarantined"])
+    assert (found["delivered"], found["quarantined"]) == (1, 1)
     (dead,) = read_at_least(onward.source, f"{onward.queue}.dead", 1)
-    assert "too_large" == read_dead_letter(dead, "").death.reason
-    assert [1] == places(onward.arrived())
+    assert read_dead_letter(dead, "").death.reason == "too_large"
+    assert places(onward.arrived()) == [1]
 
 
 def test_what_amqp_cannot_express_stays_on_the_source(onward: Way) -> None:
     onward.fill([task(0, headers={"x" * 300: 1}), task(1), task(2, headers={"large": 1 << 70}), task(3)])
     found = onward.move()
-    assert (2, 2) == (found["delivered"], found["quarantined"])
+    assert (found["delivered"], found["quarantined"]) == (2, 2)
     dead = [read_dead_letter(one, "") for one in read_at_least(onward.source, f"{onward.queue}.dead", 2)]
     assert all("cannot be written as AMQP" in one.death.message for one in dead)
     assert {"unsupported"} == {one.death.reason for one in dead}
-    assert [1, 3] == places(onward.arrived())
+    assert places(onward.arrived()) == [1, 3]
 
 
 def test_a_number_that_amqp_has_not_is_not_called_too_large(onward: Way) -> None:
     onward.fill([task(0, headers={"share": float("nan")}), task(1, expiration="soon")])
-    assert 2 == onward.move()["quarantined"]
+    assert onward.move()["quarantined"] == 2
     dead = [read_dead_letter(one, "") for one in read_at_least(onward.source, f"{onward.queue}.dead", 2)]
     assert {"unsupported"} == {one.death.reason for one in dead}
     texts = sorted(one.death.message for one in dead)
@@ -133,9 +133,9 @@ def test_a_time_to_live_that_is_a_number_is_written_as_text(onward: Way) -> None
     onward.fill(
         [task(0, expiration=60_000), task(1, expiration=60_000, timestamp=int(datetime.now(UTC).timestamp()) - 20)]
     )
-    assert 2 == onward.move()["delivered"]
+    assert onward.move()["delivered"] == 2
     left = [int(one.properties["expiration"]) for one in onward.arrived()]
-    assert 60_000 == left[0]
+    assert left[0] == 60_000
     assert 30_000 < left[1] <= 40_000
 
 
@@ -147,10 +147,10 @@ def test_parameters_and_case_of_a_content_type_do_not_count(onward: Way) -> None
     pickled = Message(pickle.dumps([]), "application/X-Python-serialize; v=2", "binary", task(0).headers)
     onward.fill([broken, pickled])
     found = onward.move()
-    assert (4, 2) == (found["delivered"], found["quarantined"])
+    assert (found["delivered"], found["quarantined"]) == (4, 2)
     assert kinds == [one.content_type for one in onward.arrived()]
     dead = [read_dead_letter(one, "") for one in read_at_least(onward.target, f"{onward.goal}.dead", 2)]
-    assert ["pickled", "undecodable"] == sorted(one.death.reason for one in dead)
+    assert sorted(one.death.reason for one in dead) == ["pickled", "undecodable"]
 
 
 def test_a_time_to_live_is_less_by_the_time_that_has_passed(back: Way) -> None:
@@ -165,5 +165,5 @@ def test_a_time_to_live_is_less_by_the_time_that_has_passed(back: Way) -> None:
     back.move()
     left = {one.headers["place"]: int(one.properties["expiration"]) / 1000 for one in back.arrived()}
     assert 2000 < left[0] <= 3001
-    assert 3600 == left[1]
+    assert left[1] == 3600
     assert 6000 < left[2] <= 7200

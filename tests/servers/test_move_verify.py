@@ -50,7 +50,7 @@ def repot(path: Way, tmp_path: Path) -> Callable[..., Result]:
 def moved(path: Way, repot: Callable[..., Result], number: int) -> None:
     path.fill([task(place) for place in range(number)])
     result = repot("start", "--name", path.name, "--execute", *brokers(path))
-    assert 0 == result.exit_code, result.output
+    assert result.exit_code == 0, result.output
 
 
 def ready(path: Way) -> int:
@@ -75,7 +75,7 @@ def test_what_a_queue_dropped_is_not_consumed(path: Way, repot: Callable[..., Re
     with policy(path, {"max-length": 10}):
         wait_until(lambda: ready(path) == 10, within_s=60, what="the queue has dropped its oldest messages")
         said = repot("verify", path.name)
-        assert 4 == said.exit_code, said.output
+        assert said.exit_code == 4, said.output
         assert said.stdout.startswith("the account does not close: 1 problem\n")
         assert "50 messages that were delivered are not in the target any more, and no consumer has taken any" in (
             said.stderr
@@ -95,7 +95,7 @@ def test_without_counts_of_the_whole_move_nothing_is_called_dropped(path: Way, r
     with policy(path, {"max-length": 5}):
         wait_until(lambda: ready(path) == 5, within_s=60, what="the queue has dropped its oldest messages")
         said = repot("verify", path.name)
-    assert 0 == said.exit_code, said.output
+    assert said.exit_code == 0, said.output
     assert "15 delivered messages are not in the target any more: consumed, or lost" in said.stdout
 
 
@@ -120,18 +120,18 @@ def test_what_verify_itself_holds_is_held_by_no_consumer(
         wait_until(lambda: ready(path) == 10, within_s=60, what="the queue has dropped its oldest messages")
         monkeypatch.setattr(verify, "identity_of", look)
         (check,) = json.loads(repot("verify", path.name, "--json").stdout)
-    assert (10, 50, True) == (check["present"], check["gone"], check["is_dropped"])
+    assert (check["present"], check["gone"], check["is_dropped"]) == (10, 50, True)
 
 
 def test_what_may_have_been_consumed_is_not_called_lost(path: Way, repot: Callable[..., Result]) -> None:
     """Acknowledged a moment ago, when RabbitMQ has not counted it; or held by a worker."""
     moved(path, repot, 30)
     with closing(path.target.open()) as broker:
-        assert 5 == len(consume(broker, path.goal, 5))
+        assert len(consume(broker, path.goal, 5)) == 5
     said = repot("verify", path.name)
-    assert 0 == said.exit_code, said.output
+    assert said.exit_code == 0, said.output
     first, second = said.stdout.splitlines()
-    assert "the account closes; 5 delivered messages are not in the target any more: consumed, or lost" == first
+    assert first == "the account closes; 5 delivered messages are not in the target any more: consumed, or lost"
     assert f"{path.queue} -> {path.goal}: 30 delivered, 25 in the target, 5 gone" == second
 
 
@@ -142,7 +142,7 @@ def test_what_a_worker_holds_is_not_called_lost(path: Way, repot: Callable[..., 
         held = [channel.basic_get(path.goal) for _ in range(5)]
         assert None not in held
         said = repot("verify", path.name)
-        assert 0 == said.exit_code, said.output
+        assert said.exit_code == 0, said.output
         assert "5 delivered messages are not in the target any more: consumed, or lost" in said.stdout
 
 
@@ -157,7 +157,7 @@ def test_what_the_target_holds_until_it_is_due_is_there(path: Way, repot: Callab
         assert isinstance(broker, HoldsDelayed)
         wait_until(lambda: broker.depth(path.goal).delayed == 3, within_s=60, what="they are held", poll_s=0.5)
     said = repot("verify", path.name)
-    assert 0 == said.exit_code, said.output
+    assert said.exit_code == 0, said.output
     assert f"{path.queue} -> {path.goal}: 5 delivered, 5 in the target\n" in said.stdout
     with closing(path.target.open()) as broker:
         wait_until(lambda: broker.depth(path.goal).delayed == 3, within_s=60, what="they are held again", poll_s=0.5)

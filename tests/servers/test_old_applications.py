@@ -65,7 +65,7 @@ class Application:
         found = forked.run(
             command, cwd=SOURCE, env=self.environment(server), capture_output=True, text=True, check=False
         )
-        assert 0 == found.returncode, found.stderr
+        assert found.returncode == 0, found.stderr
 
     @contextmanager
     def worker(self, server: Server) -> Iterator[None]:
@@ -106,7 +106,7 @@ def repot(directory: Path, *words: str, **variables: str) -> subprocess.Complete
 
 def answer(directory: Path, *words: str, **variables: str) -> Any:
     found = repot(directory, *words, "--json", **variables)
-    assert 0 == found.returncode, found.stderr
+    assert found.returncode == 0, found.stderr
     return json.loads(found.stdout)
 
 
@@ -147,7 +147,7 @@ def test_a_backlog_of_an_old_celery_is_moved_and_each_task_runs_once(
         words += [option, one.management_url] if one.management_url else []
     with application.worker(target):
         found = repot(tmp_path, *words)
-        assert 0 == found.returncode, found.stderr
+        assert found.returncode == 0, found.stderr
         application.await_runs(RUNS)
     await_drained(application, source)
 
@@ -165,7 +165,7 @@ def test_what_its_workers_hold_is_listed(application: Application, tmp_path: Pat
             WORKER_BROKER_URL=server.url,
             **_management(server),
         )
-        assert ["shop.held", "shop.held"] == [one["task"] for one in found["tasks"]]
+        assert [one["task"] for one in found["tasks"]] == ["shop.held", "shop.held"]
         (application.directory / "runs.go").touch()
         await_drained(application, server)
 
@@ -184,9 +184,9 @@ def test_its_dead_letters_are_listed_and_replayed(application: Application, tmp_
             return bool(listed)
 
         wait_until(look, within_s=WITHIN_S, what="the dead letter is there")
-        assert ["shop.refused"] == [one["task"] for one in listed]
+        assert [one["task"] for one in listed] == ["shop.refused"]
         found = repot(tmp_path, "dlq", "replay", "--queue", application.queue, "--execute", **variables)
-        assert 0 == found.returncode, found.stderr
+        assert found.returncode == 0, found.stderr
         application.await_runs(["refused", "refused"])
 
 
@@ -225,7 +225,7 @@ def test_the_doctor_asks_its_broker_with_its_settings(application: Application, 
     found = repot(SOURCE, *command, **application.environment(server))
     (report,) = json.loads(found.stdout)["applications"]
     assert server.version == report["broker"]["version"]
-    assert [] == [one for one in report["not_judged"] if one["remedy"] == "Add --live."]
+    assert [one for one in report["not_judged"] if one["remedy"] == "Add --live."] == []
 
 
 def _management(server: Server) -> dict[str, str]:

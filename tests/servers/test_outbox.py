@@ -267,7 +267,7 @@ def test_a_name_that_no_database_stores_is_refused_before_anything_is_written(
     given: dict[str, Any] = {"task": "shop.charge", "queue": local.queue, option: f"a{bad}b"}
     with Session(local.engine) as session, session.begin(), pytest.raises(ValueError, match=f"{said} .*before outbox"):
         outbox.send(session, given.pop("task"), app=local.app, **given)
-    assert [] == local.waiting
+    assert local.waiting == []
 
 
 @pytest.mark.parametrize("bad", ["\0", "\ud800"], ids=["NUL", "surrogate"])
@@ -774,7 +774,7 @@ def test_probes_and_metrics(postgresql: PrivateDatabase, toxiproxy: Server, serv
         shop.send(2)
         wait_until(lambda: get("ready") == (200, "standing by\n"), within_s=30, what="it stands by")
         assert "repot_outbox_relay_active 0.0" in get("metrics")[1]
-        assert [] == unbounded_of(get("metrics")[1])
+        assert unbounded_of(get("metrics")[1]) == []
 
 
 def test_an_open_transaction_of_an_application_stops_no_relay(shop: Shop) -> None:

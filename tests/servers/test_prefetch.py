@@ -45,4 +45,4 @@ def test_a_place_is_free_again_though_the_broker_cannot_be_told(
             settle(taken[0])
         assert channel.qos.can_consume()
         # a search for overdue messages finds it
-        assert 1 == redis.open().depth(queue.name).unacked
+        assert redis.open().depth(queue.name).unacked == 1

@@ -83,7 +83,7 @@ def test_a_result_waits_until_its_store_takes_writes(redis: Server, opened: Call
         def connections() -> set[Any]:
             return {one["id"] for one in store.client_list() if one["cmd"] in ("exec", "publish")}
 
-        assert "ran" == shop.get(shop.send("hold"))
+        assert shop.get(shop.send("hold")) == "ran"
         for reply in ("READONLY", "MISCONF", "NOREPLICAS", "OOM"):
 
             def refused(reply: str = reply) -> int:
@@ -96,7 +96,7 @@ def test_a_result_waits_until_its_store_takes_writes(redis: Server, opened: Call
             with answering(results, reply):
                 file.touch()
                 wait_until(lambda: refused() > 6, within_s=15, what="the worker tries again")
-            assert "ran" == shop.get(task)
+            assert shop.get(task) == "ran"
             # a name may lead elsewhere by now
             assert before
             assert not before & connections()

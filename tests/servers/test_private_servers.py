@@ -231,7 +231,7 @@ def test_no_thread_runs_once_a_process_is_frozen(tmp_path: Path, how: Callable[.
             with how(process):
                 threads = Path(f"/proc/{process.pid}/task").glob("*/status")
                 states = [line for one in threads for line in one.read_text().splitlines() if line.startswith("State")]
-                assert ["State:\tT (stopped)"] * 5 == states
+                assert states == ["State:\tT (stopped)"] * 5
 
 
 #: Makes files for a second, as a worker does that is ended a moment later than its server.

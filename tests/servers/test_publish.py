@@ -64,10 +64,10 @@ def outcomes(receipts: tuple[Receipt, ...]) -> list[PublishOutcome]:
 
 @pytest.mark.promise
 def test_what_is_confirmed_is_in_the_queue_as_it_was_sent(broker: Broker, queue: str) -> None:
-    assert (CONFIRMED,) * 3 == broker.publish(queue, [message(place) for place in range(3)])
+    assert broker.publish(queue, [message(place) for place in range(3)]) == (CONFIRMED,) * 3
     found = scan(broker, queue)
-    assert [0, 1, 2] == places(found)
-    assert (b"0", "text/plain", "utf-8") == (found[0].body, found[0].content_type, found[0].content_encoding)
+    assert places(found) == [0, 1, 2]
+    assert (found[0].body, found[0].content_type, found[0].content_encoding) == (b"0", "text/plain", "utf-8")
 
 
 @pytest.mark.promise
@@ -81,7 +81,7 @@ def test_what_has_no_queue_is_refused(server: Server, broker: Broker) -> None:
         with redis_py.Redis.from_url(server.url) as client:
             client.set(queue, "something else")
     receipts = broker.publish(queue, [message(place) for place in range(3)])
-    assert [PublishOutcome.REFUSED] * 3 == outcomes(receipts)
+    assert outcomes(receipts) == [PublishOutcome.REFUSED] * 3
     assert all(refused in one.reason for one in receipts)
 
 
@@ -90,7 +90,7 @@ def test_a_list_that_is_none_refuses_its_priority_alone(redis: Server) -> None:
     with redis_py.Redis.from_url(redis.url) as client, closing(redis.open()) as broker:
         client.set(f"{queue}\x06\x166", "something else")
         receipts = broker.publish(queue, [message(0), message(1, priority=6), message(2)])
-    assert ["confirmed", "refused", "confirmed"] == [str(one) for one in outcomes(receipts)]
+    assert [str(one) for one in outcomes(receipts)] == ["confirmed", "refused", "confirmed"]
 
 
 @pytest.mark.promise
@@ -108,14 +108,14 @@ def test_a_full_queue_refuses_the_rest(rabbitmq: Server) -> None:
     assert {"the queue " + repr(queue) + " takes no more messages"} == {
         one.reason for one in receipts if one.outcome is PublishOutcome.REFUSED
     }
-    assert 8 == len(confirmed) + outcomes(receipts).count(PublishOutcome.REFUSED)
+    assert len(confirmed) + outcomes(receipts).count(PublishOutcome.REFUSED) == 8
 
 
 def test_more_messages_than_are_confirmed_at_once(rabbitmq: Server) -> None:
     queue = f"many-{uuid4()}"
     declare(rabbitmq, queue)
     with closing(rabbitmq.open()) as broker:
-        assert (CONFIRMED,) * 1200 == broker.publish(queue, [message(place) for place in range(1200)])
+        assert broker.publish(queue, [message(place) for place in range(1200)]) == (CONFIRMED,) * 1200
         assert list(range(1200)) == places(scan(broker, queue))
         refused = broker.publish(f"gone-{uuid4()}", [message(place) for place in range(700)])
         assert {PublishOutcome.REFUSED} == set(outcomes(refused))
@@ -178,15 +178,15 @@ def test_a_return_of_something_that_was_not_sent_ends_the_batch(
         patch.setattr(publish, "write_frames", change)
         with pytest.raises(ReturnUnrecognised, match="RabbitMQ returned a message for 'no' that is not one of those"):
             returning.publish("no", [one])
-    assert [PublishOutcome.REFUSED] == outcomes(returning.publish("no", [one]))
+    assert outcomes(returning.publish("no", [one])) == [PublishOutcome.REFUSED]
 
 
 def test_a_redis_without_memory_refuses_all(private_redis: Any) -> None:
     with closing(private_redis.open()) as broker:
         with private_redis.out_of_memory():
             receipts = broker.publish("q", [message(place) for place in range(5)])
-        assert [PublishOutcome.REFUSED] * 5 == outcomes(receipts)
-        assert [] == scan(broker, "q")
+        assert outcomes(receipts) == [PublishOutcome.REFUSED] * 5
+        assert scan(broker, "q") == []
 
 
 @pytest.fixture(scope="module")
@@ -215,24 +215,24 @@ def impatient(test_broker: Any, timeout_s: float = 5) -> Broker:
 def test_a_broker_that_stands_still_leaves_the_outcome_unknown(request: pytest.FixtureRequest, private: str) -> None:
     test_broker = request.getfixturevalue(private)
     with closing(impatient(test_broker)) as broker:
-        assert (CONFIRMED,) == broker.publish("q", [message(0)])
+        assert broker.publish("q", [message(0)]) == (CONFIRMED,)
         # an answer that does not come after the messages were sent
         pause = _PauseAfterSending(test_broker)
         receipts = broker.publish("q", pause.messages(3))
         pause.resume()
-        assert [PublishOutcome.UNKNOWN] * 3 == outcomes(receipts)
-        assert (CONFIRMED,) == broker.publish("q", [message(9)])
+        assert outcomes(receipts) == [PublishOutcome.UNKNOWN] * 3
+        assert broker.publish("q", [message(9)]) == (CONFIRMED,)
 
 
 def test_an_idle_connection_that_was_closed_is_replaced_before_anything_is_sent(private_rabbitmq: Any) -> None:
     """What was sent over it would be unknown."""
     variables = private_rabbitmq.primary.launched.variables
     with closing(impatient(private_rabbitmq, 20)) as broker:
-        assert (CONFIRMED,) == broker.publish("q", [message(0)])
+        assert broker.publish("q", [message(0)]) == (CONFIRMED,)
         # rabbitmqctl starts a node of its own: longer than a connection counts as alive without an answer
         evaluate(variables, '[rabbit_networking:close_connection(P, "idle") || P <- rabbit_networking:connections()].')
-        assert (CONFIRMED,) * 2 == broker.publish("q", [message(1), message(2)])
-        assert (CONFIRMED,) * 2 == broker.publish("q", [message(3), message(4)])
+        assert broker.publish("q", [message(1), message(2)]) == (CONFIRMED,) * 2
+        assert broker.publish("q", [message(3), message(4)]) == (CONFIRMED,) * 2
 
 
 def test_a_late_confirm_of_an_interrupted_batch_is_not_one_of_the_next(
@@ -260,8 +260,8 @@ def test_a_late_confirm_of_an_interrupted_batch_is_not_one_of_the_next(
         with pytest.raises(BrokerUnreachable):
             broker.deliver([Outgoing(queue, message(0))], on_sent=interrupt)
         receipts = broker.deliver([Outgoing(f"no-{queue}", message(1))], on_sent=confirm_late)
-        assert [PublishOutcome.REFUSED] == outcomes(receipts)
-        assert (CONFIRMED,) == broker.publish(queue, [message(2)])
+        assert outcomes(receipts) == [PublishOutcome.REFUSED]
+        assert broker.publish(queue, [message(2)]) == (CONFIRMED,)
 
 
 def test_a_message_that_is_too_large_is_refused(private_rabbitmq: Any) -> None:
@@ -269,12 +269,12 @@ def test_a_message_that_is_too_large_is_refused(private_rabbitmq: Any) -> None:
     # an answer that is late would leave the outcome unknown
     with closing(impatient(private_rabbitmq, 20)) as broker:
         receipts = broker.publish("q", [message(0, size=70_000)])
-        assert [PublishOutcome.REFUSED] == outcomes(receipts)
+        assert outcomes(receipts) == [PublishOutcome.REFUSED]
         assert "70000" in receipts[0].reason
         several = outcomes(broker.publish("q", [message(1), message(2, size=70_000), message(3)]))
         assert PublishOutcome.REFUSED is several[1]
         assert PublishOutcome.CONFIRMED is not several[2]
-        assert (CONFIRMED,) == broker.publish("q", [message(4)])
+        assert broker.publish("q", [message(4)]) == (CONFIRMED,)
 
 
 class _PauseAfterSending:

@@ -161,7 +161,7 @@ def test_fewer_levels_fit_and_keep_a_longer_countdown(limited: Callable[[int], s
         assert few.times(DELIVERED, late)[0] - at > 6.9
         assert few.times(STARTED, soon)[0] < started
         assert few.times(STARTED, between)[0] < started
-        assert 1 == len(few.times(STARTED, late))
+        assert len(few.times(STARTED, late)) == 1
 
 
 def test_a_worker_holds_what_cannot_be_delayed_again(limited: Callable[[int], str], tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_worker_holds_what_cannot_be_delayed_again(limited: Callable[[int], st
         few.await_times(ENDED, late)
         assert 8 - 0.01 <= started - at <= 8 + 20
         assert "is not due and could not be delayed again" in few.worker.log_tail(200)
-        assert 1 == len(few.times(STARTED, late))
+        assert len(few.times(STARTED, late)) == 1
 
 
 def test_a_move_brings_a_long_countdown_to_fewer_levels(

@@ -101,7 +101,7 @@ def test_a_window_is_reserved_then_committed_or_given_back(server: Server, queue
     fill(server, queue, 8)
     with reading(server, queue, window=4) as reader:
         window = full_window(reader, 4)
-        assert [0, 1, 2, 3] == places_of(window)
+        assert places_of(window) == [0, 1, 2, 3]
         first = window.messages[0].message
         assert (task(0).body, "application/json", "utf-8") == (first.body, first.content_type, first.content_encoding)
         window.commit([window.messages[1].id, window.messages[3].id])
@@ -111,12 +111,12 @@ def test_a_window_is_reserved_then_committed_or_given_back(server: Server, queue
         window.commit([])
         window.give_back()
         # where they were, in their order, before those that were not taken
-        assert [0, 2, 4, 5, 6, 7] == places(read(server, queue))
+        assert places(read(server, queue)) == [0, 2, 4, 5, 6, 7]
         while (rest := reader.take(4, "rest")).messages:
             rest.commit(one.id for one in rest.messages)
             rest.commit([])
         rest.commit([])
-    assert [] == read(server, queue)
+    assert read(server, queue) == []
 
 
 def test_many_windows_come_in_order(server: Server, queue: str) -> None:
@@ -141,12 +141,12 @@ def test_what_is_on_its_way_to_a_reader_goes_back_as_well(server: Server, queue:
             window.commit(one.id for one in window.messages)
             seen += places_of(window)
     assert list(range(1000)) == seen
-    assert [] == read(server, queue)
+    assert read(server, queue) == []
 
 
 def test_a_queue_that_is_not_declared_gives_nothing(server: Server) -> None:
     with reading(server, f"no-{uuid4()}") as reader:
-        assert () == reader.take(3, "window").messages
+        assert reader.take(3, "window").messages == ()
 
 
 def test_a_reservation_ends_with_its_lease_unless_that_is_renewed(server: Server, queue: str) -> None:
@@ -161,7 +161,7 @@ def test_a_reservation_ends_with_its_lease_unless_that_is_renewed(server: Server
         reading(server, queue) as other,
     ):
         late, held = full_window(silent, 2), full_window(living, 2)
-        assert ([0, 1], [0, 1]) == (places_of(late), places_of(held))
+        assert (places_of(late), places_of(held)) == ([0, 1], [0, 1])
 
         def look() -> bool:
             held.commit(())
@@ -178,8 +178,8 @@ def test_a_reservation_ends_with_its_lease_unless_that_is_renewed(server: Server
             late.commit([late.messages[0].id])
             silent.keep_alive()
         late.give_back()
-        assert [0, 1, 2] == sorted(come_back(other, 3))
-    assert [] == read(server, kept)
+        assert sorted(come_back(other, 3)) == [0, 1, 2]
+    assert read(server, kept) == []
 
 
 def test_a_taker_that_is_killed_loses_nothing(server: Server, queue: str) -> None:
@@ -193,13 +193,13 @@ def test_a_taker_that_is_killed_loses_nothing(server: Server, queue: str) -> Non
         taker = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
         assert taker.stdout is not None
         with taker.stdout:
-            assert "committed" == taker.stdout.readline().strip()
+            assert taker.stdout.readline().strip() == "committed"
             # RabbitMQ counts at its ticks
             wait_until(lambda: is_reserved(broker, queue), within_s=30, what="the reserved ones are counted")
             taker.kill()
         taker.wait()
         assert not broker.depth(queue).is_drained
-        assert [1, 3, 4, 5, 6] == sorted(come_back(reader, 5))
+        assert sorted(come_back(reader, 5)) == [1, 3, 4, 5, 6]
         assert not broker.depth(queue).is_drained
 
 
@@ -225,22 +225,22 @@ def test_what_outlives_its_taker_is_adopted_under_a_new_name(server: Server, que
     with reading(server, queue) as former, reading(server, queue) as successor:
         held = former.take(3, "move:1")
         if server.name == "RabbitMQ":
-            assert () == successor.left("")
+            assert successor.left("") == ()
             return
         former.take(1, "another").give_back()
-        assert ("move:1",) == successor.left("move:")
-        assert () == successor.left("other:")
+        assert successor.left("move:") == ("move:1",)
+        assert successor.left("other:") == ()
         adopted = successor.adopt("move:1", "move:2")
-        assert [0, 1, 2] == places_of(adopted)
-        assert ("move:2",) == successor.left("move:")
+        assert places_of(adopted) == [0, 1, 2]
+        assert successor.left("move:") == ("move:2",)
         with pytest.raises(ReservationLost):
             held.commit([held.messages[0].id])
         with pytest.raises(ReservationLost):
             successor.adopt("move:1", "move:3")
         adopted.commit([adopted.messages[0].id])
         adopted.give_back()
-        assert () == successor.left("")
-    assert [1, 2, 3] == places(read(server, queue))
+        assert successor.left("") == ()
+    assert places(read(server, queue)) == [1, 2, 3]
 
 
 def test_a_name_that_is_used_again_gives_its_former_messages_back(redis: Server) -> None:
@@ -249,7 +249,7 @@ def test_a_name_that_is_used_again_gives_its_former_messages_back(redis: Server)
     fill(redis, queue, 4)
     with reading(redis, queue) as reader:
         reader.take(2, "window")
-        assert [0, 1, 2] == places_of(reader.take(3, "window"))
+        assert places_of(reader.take(3, "window")) == [0, 1, 2]
 
 
 def test_a_commit_renews_the_lease_on_redis(redis: Server) -> None:
@@ -280,10 +280,10 @@ def test_only_what_a_move_brought_is_taken(server: Server, queue: str) -> None:
         broker.publish(queue, [task(place, headers=headers) for place, headers in enumerate([{}, *stamps])])
     with reading(server, queue, moved=MovedBy("moved", "from")) as reader:
         window = full_window(reader, 2)
-        assert [1, 4] == places_of(window)
+        assert places_of(window) == [1, 4]
         window.commit(one.id for one in window.messages)
-        assert () == reader.take(10, "window").messages
-    assert [0, 2, 3] == places(read(server, queue))
+        assert reader.take(10, "window").messages == ()
+    assert places(read(server, queue)) == [0, 2, 3]
 
 
 @pytest.mark.parametrize("kind", ["quorum", "classic"])
@@ -306,8 +306,8 @@ def test_what_was_scanned_is_ready_again_when_the_scan_returns(rabbitmq: Server,
 def test_a_scan_leaves_the_messages_where_they_are(server: Server, queue: str) -> None:
     fill(server, queue, 4)
     with closing(source(server)) as broker:
-        assert [0, 1] == places(list(broker.scan(queue, 2)))
-        assert [0, 1, 2, 3] == places(scan(broker, queue))
+        assert places(list(broker.scan(queue, 2))) == [0, 1]
+        assert places(scan(broker, queue)) == [0, 1, 2, 3]
 
 
 def test_a_queue_has_one_holder_at_a_time(server: Server, queue: str) -> None:
@@ -342,4 +342,4 @@ def test_a_redis_without_memory_takes_back_what_is_reserved() -> None:
                     reader.take(1, "window")
                 held.commit([held.messages[0].id])
                 held.give_back()
-            assert [1, 2, 3] == come_back(reader, 3)
+            assert come_back(reader, 3) == [1, 2, 3]

@@ -94,7 +94,7 @@ def test_what_a_worker_can_do_without_is_left_out(
         assert set(expected) == {one for one in (_NO_NAME, _BRPOP) if any(one in message for message in said)}
         assert sum(_NO_NAME in one for one in said) == expected.count(_NO_NAME)
         assert all(command.partition(" ")[0] in one for one in said if _BRPOP in one)
-        assert [] == [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize("refusal", list(Refusal))

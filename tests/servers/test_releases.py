@@ -145,8 +145,8 @@ def test_a_queue_that_only_a_route_names_has_the_type_of_the_setting(
         [python, "-c", SEND.format(name)],
         env=child_environment(shop.settings), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert 0 == sent.returncode, sent.stderr
-    assert "quorum" == ask(rabbitmq, "GET", f"queues/{vhost_of(rabbitmq)}/{name}")["arguments"]["x-queue-type"]
+    assert sent.returncode == 0, sent.stderr
+    assert ask(rabbitmq, "GET", f"queues/{vhost_of(rabbitmq)}/{name}")["arguments"]["x-queue-type"] == "quorum"
 
 
 def test_a_task_that_outlives_its_link_to_redis_is_delivered_once(
@@ -169,7 +169,7 @@ def test_a_task_that_outlives_its_link_to_redis_is_delivered_once(
             except Exception as error:
                 error.add_note(worker.log_tail(60))
                 raise
-        assert 1 == len(shop.lines(DELIVERED, task))
+        assert len(shop.lines(DELIVERED, task)) == 1
 
 
 def test_a_redis_with_a_password_is_claimed_from(opened: Callable[..., Shop], python: str) -> None:

@@ -96,7 +96,7 @@ def listening(server: Server) -> int:
 def await_both_consume(server: Server) -> None:
     broker: Any
     with closing(open_broker(BrokerUrl.parse(server.url))) as broker:
-        wait_until(lambda: 2 == len(broker.consuming_clients()), within_s=60, what="both consume")
+        wait_until(lambda: len(broker.consuming_clients()) == 2, within_s=60, what="both consume")
 
 
 def requeue(shop: Shop, *words: str, older_than: str = "0s") -> Result:
@@ -109,7 +109,7 @@ def requeue(shop: Shop, *words: str, older_than: str = "0s") -> Result:
 
 def kept(result: Result) -> dict[str, str]:
     """What became of each task."""
-    assert 0 == result.exit_code, result.output
+    assert result.exit_code == 0, result.output
     return {one["id"]: one["what"] for one in json.loads(result.stdout)}
 
 
@@ -119,15 +119,15 @@ def test_what_a_killed_worker_held_is_given_back_and_runs_once(shop: Shop) -> No
     assert "2 would be given back, 0 left\nnothing was changed" in requeue(shop).stderr
     await_in_hand(shop, 2)
     assert {"given back"} == set(kept(requeue(shop, "--execute", "--json")).values())
-    assert 2 == waiting(shop)
+    assert waiting(shop) == 2
     await_in_hand(shop, 0)
-    assert {} == kept(requeue(shop, "--execute", "--json"))
+    assert kept(requeue(shop, "--execute", "--json")) == {}
     let_go(shop)
     shop.start(1)
     for value in ("task", "task-next"):
         shop.await_effects(value)
     await_in_hand(shop, 0)
-    assert [1, 1] == [len(shop.effects(value)) for value in ("task", "task-next")]
+    assert [len(shop.effects(value)) for value in ("task", "task-next")] == [1, 1]
 
 
 LEASE_S = 6
@@ -151,12 +151,12 @@ def test_a_claim_is_left_until_its_lease_is_over(own: Server, redis: Server, ope
     await_in_hand(shop, 0)
     with Redis.from_url(shop.settings.broker_url.reveal()) as client:
         returned = [json.loads(one) for one in client.lrange(shop.name, 0, -1)]
-    assert [1, 1] == [one["properties"]["repot_deaths"] for one in returned]
+    assert [one["properties"]["repot_deaths"] for one in returned] == [1, 1]
     let_go(shop)
     shop.start(1)
     for value in ("task", "task-next"):
         shop.await_effects(value)
-    assert [1, 1] == [len(shop.effects(value)) for value in ("task", "task-next")]
+    assert [len(shop.effects(value)) for value in ("task", "task-next")] == [1, 1]
 
 
 def ends(server: Server) -> dict[Any, float]:
@@ -176,7 +176,7 @@ def test_a_claim_of_a_living_worker_stays_although_it_cannot_answer(
     with closing(found) as broker:
         assert isinstance(broker, KeepsDeliveries)
         before = {one.tag: one for one in broker.deliveries()}
-        assert 1 == len(broker.consuming_clients())
+        assert len(broker.consuming_clients()) == 1
         # each renewal moves the end by a third of the lease
         renewed_twice = {tag: end_s + LEASE_S / 2 for tag, end_s in ends(own).items()}
         wait_until(
@@ -198,15 +198,15 @@ def test_idle_workers_that_claim_are_seen_to_consume(own: Server, redis: Server,
     broker: Any
     with closing(open_broker(BrokerUrl.parse(own.url))) as broker:
         consumers = broker.conditions().traffic([shop.name])[shop.name].consumers
-    assert 2 == len(consumers)
+    assert len(consumers) == 2
 
 
 def test_a_young_delivery_is_left(shop: Shop) -> None:
     started(shop, "task").stop()
     result = requeue(shop, "--execute", older_than="10m")
-    assert 0 == result.exit_code, result.output
+    assert result.exit_code == 0, result.output
     assert "delivered less than 600 s ago" in result.stdout
-    assert 0 == waiting(shop)
+    assert waiting(shop) == 0
 
 
 def test_what_a_living_worker_holds_stays_with_it(own: Server, redis: Server, opened: Callable[..., Shop]) -> None:
@@ -227,7 +227,7 @@ def test_what_a_living_worker_holds_stays_with_it(own: Server, redis: Server, op
     assert f"{by} (reserved)" == found.pop(mine[0])
     unseen = "left: a worker limits the rate of this task, and may hold it unseen"
     assert {unseen} == {found.pop(one) for one in limited}
-    assert ["given back"] * 2 == list(found.values())
+    assert list(found.values()) == ["given back"] * 2
     # a second round finds what the worker holds by now, and nothing else
     again = kept(requeue(shop, "--json", "--wait", "30s"))
     assert not [one for one in again.values() if "given back" in one]
@@ -255,17 +255,17 @@ def test_nothing_is_given_back_while_a_worker_does_not_answer(
     # who can answer, does so in time
     wait = "1s" if instant == "mute" else "3s"
     result = requeue(shop, "--execute", "--wait", wait)
-    assert 4 == result.exit_code, result.output
+    assert result.exit_code == 4, result.output
     answering = 0 if instant == "mute" else 1
     assert f"{answering} of them consume, and 2 clients of the broker do: 127.0.0.1:" in result.stderr
     with Redis.from_url(own.url) as client:
-        assert 2 == client.hlen("unacked")
+        assert client.hlen("unacked") == 2
     if instant == "frozen":
         # it still listens, whatever an operator says of its other connections
         others = re.findall(r"(127\.0\.0\.1:\d+) ", result.stderr)
-        assert 2 == len(others)
+        assert len(others) == 2
         result = requeue(shop, "--execute", "--wait", wait, *(f"--not-a-worker={one}" for one in others))
-        assert 4 == result.exit_code, result.output
+        assert result.exit_code == 4, result.output
         assert "1 of 2 workers that listen answered" in result.stderr
         worker.signal(signal.SIGCONT)
 
@@ -297,11 +297,11 @@ def test_a_client_that_is_known_to_be_no_worker_can_be_left_out(shop: Shop, wait
 
 def _requeue_beside(shop: Shop, other: str) -> None:
     refused = requeue(shop, "--execute")
-    assert 4 == refused.exit_code, refused.output
+    assert refused.exit_code == 4, refused.output
     assert f"and 1 clients of the broker do: {other} (connected" in refused.stderr
-    assert 0 == waiting(shop)
-    assert 2 == len(kept(requeue(shop, "--execute", "--json", "--not-a-worker", other)))
-    assert 2 == waiting(shop)
+    assert waiting(shop) == 0
+    assert len(kept(requeue(shop, "--execute", "--json", "--not-a-worker", other))) == 2
+    assert waiting(shop) == 2
 
 
 def test_a_broker_that_returns_messages_by_itself_needs_no_help(
@@ -309,10 +309,10 @@ def test_a_broker_that_returns_messages_by_itself_needs_no_help(
 ) -> None:
     shop = opened(rabbitmq, redis, management_url=rabbitmq.management_url)
     result = requeue(shop, "--execute")
-    assert 0 == result.exit_code, result.output
-    assert ["RabbitMQ delivers a message again by itself when its worker's connection ends"] == (
-        result.stderr.splitlines()
-    )
+    assert result.exit_code == 0, result.output
+    assert (result.stderr.splitlines()) == [
+        "RabbitMQ delivers a message again by itself when its worker's connection ends"
+    ]
 
 
 class Held:
@@ -374,10 +374,10 @@ def test_a_message_goes_where_its_queue_is_read_next(held: Held) -> None:
     bound = queue(held.connection.default_channel)
     held.connection.Producer().publish({}, exchange=queue.exchange, routing_key="some.key", priority=7)
     assert {message.delivery_tag: ""} == held.left()
-    assert 0 == held.unacked()
+    assert held.unacked() == 0
     younger, older = held.elements(f"{name}\x06\x166")
     assert f"{name}-0" == older["headers"]["id"]
-    assert (True, True) == (older["headers"]["redelivered"], older["properties"]["delivery_info"]["redelivered"])
+    assert (older["headers"]["redelivered"], older["properties"]["delivery_info"]["redelivered"]) == (True, True)
     assert "redelivered" not in younger["headers"]
     again = bound.get()
     assert again is not None
@@ -397,7 +397,7 @@ def test_what_has_no_single_queue_is_left(held: Held) -> None:
     assert {message.delivery_tag: f"it may belong to several queues: {', '.join(names)}"} == held.left()
     held.client.delete(f"{held.options['global_keyprefix']}_kombu.binding.{exchange.name}")
     assert {message.delivery_tag: "no queue is bound to its key"} == held.left()
-    assert 1 == held.unacked()
+    assert held.unacked() == 1
 
 
 def test_what_is_not_a_delivery_of_kombu_is_left(held: Held) -> None:
@@ -437,7 +437,7 @@ def test_a_delivery_that_has_changed_is_not_given_back(held: Held) -> None:
     left = {one.delivery.tag: one.reason for one in give_back(held.broker, found)}
     reasons = [left[str(one.delivery_tag)] for one in (same, acked, again, other)]
     assert ["", GiveBack.GONE.value, GiveBack.GONE.value, GiveBack.UNREADABLE.value] == reasons
-    assert 2 == held.unacked()
+    assert held.unacked() == 2
 
 
 @pytest.mark.promise
@@ -472,7 +472,7 @@ def test_an_acknowledgement_at_the_same_moment_wins_or_loses_as_a_whole(held: He
     worker.join()
     assert 0 == held.unacked() == held.client.zcard(f"{prefix}unacked_index")
     assert set() == acked & returned
-    assert 200 == len(acked | returned)
+    assert len(acked | returned) == 200
     assert returned == {one["properties"]["delivery_tag"] for one in held.elements(name)}
     assert acked
     assert returned
@@ -497,12 +497,12 @@ def test_a_move_takes_orphans_with_it(own: Server, redis: Server) -> None:
             assert "1 orphans would be given back; 1 left: the broker does not know when it was delivered" in (
                 problems.notes
             )
-            assert 1 == len(path.left())
+            assert len(path.left()) == 1
             found = move.run(Event())
-            assert 2 == found.delivered
+            assert found.delivered == 2
             text = "1 orphans given back; 1 left: the broker does not know when it was delivered"
             assert text == path.status(move)["in_hand"]
-    assert [2, 1] == sorted(places(path.arrived()), reverse=True)
+    assert sorted(places(path.arrived()), reverse=True) == [2, 1]
 
 
 def test_a_move_does_not_begin_while_a_worker_may_hold_orphans(
@@ -519,8 +519,8 @@ def test_a_move_does_not_begin_while_a_worker_may_hold_orphans(
             assert [one for one in plan_of(move, 0, follows=False).all_problems if "nothing is given back" in one]
             with pytest.raises(HoldersUnknown):
                 move.run(Event())
-        assert [1] == places(path.left())
-        assert [] == path.arrived()
+        assert places(path.left()) == [1]
+        assert path.arrived() == []
 
 
 @pytest.mark.usefixtures("no_worker")
@@ -531,7 +531,7 @@ def test_a_plan_says_what_a_move_would_give_back(own: Server, redis: Server) -> 
         path.fill([task(0)])
         assert Queue(path.queue)(connection.default_channel).get() is not None
         result = CliRunner().invoke(main, [*words, "--orphans"])
-        assert 0 == result.exit_code, result.output
+        assert result.exit_code == 0, result.output
         assert "0 orphans would be given back; 1 left: it was delivered less than 60 s ago" in result.stdout
         assert "orphans" not in CliRunner().invoke(main, words).stdout
 
@@ -550,8 +550,8 @@ def test_the_rights_of_the_page_are_enough(own: Server) -> None:
         connection.Producer().publish({}, routing_key="orders", headers={"id": "i", "task": "t"})
         assert Queue("orders")(connection.default_channel).get() is not None
         listed = CliRunner().invoke(main, ["inflight", "list", "--json"])
-        assert 0 == listed.exit_code, listed.output
-        assert ["i"] == [one["id"] for one in json.loads(listed.stdout)["tasks"]]
+        assert listed.exit_code == 0, listed.output
+        assert [one["id"] for one in json.loads(listed.stdout)["tasks"]] == ["i"]
         words = ["inflight", "requeue", "--orphans", "--older-than", "0s", "--execute", "--json"]
-        assert {"i": "given back"} == kept(CliRunner().invoke(main, words))
-        assert 1 == client.llen("orders")
+        assert kept(CliRunner().invoke(main, words)) == {"i": "given back"}
+        assert client.llen("orders") == 1

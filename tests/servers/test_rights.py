@@ -143,7 +143,7 @@ def submitted(desk: Desk) -> None:
         store.submit(one)
         store.sent(TENANT, one.id, 30)
         for name in ("first", "second"):
-            assert "conflict" == store.submit(submission(name=name)).result
+            assert store.submit(submission(name=name)).result == "conflict"
         store.get(TENANT, one.id)
         store.start(run, one.task, 30)
         store.renew(run, 30, ["done", 1])
@@ -168,8 +168,8 @@ def looked_after(desk: Desk) -> None:
         administration.find_record(store, "f" * 64)
         administration.reap(store, found, administration.Decision.DONE, retention_s=RETENTION_S)
     with jobs(desk.settings) as store:
-        assert 1 == len(list(store.expired()))
-        assert 1 == len(list(store.reap()))
+        assert len(list(store.expired())) == 1
+        assert len(list(store.reap())) == 1
 
 
 SYNTHETIC = SyntheticTask("id", Side.SOURCE, "orders", 1.0, kills=False, sent_at=0.0)
@@ -180,18 +180,18 @@ def rolled_out(desk: Desk) -> None:
     records = rollout_records(desk.settings)
     first = records.create("shop", "redis://source/0", "amqp://target//", Change("test", "why"))
     records.change(first, Change("test", "why"))
-    assert 2 == len(records.history("shop"))
+    assert len(records.history("shop")) == 2
     assert records.read("shop")
     with closing(open_rollout_store(desk.settings)) as counts:
         store = ControllerStore(counts, desk.settings.lease_prefix, "shop")
         tally = Tally(counts, desk.settings.lease_prefix, "shop")
         store.put_plan(Plan(queues=("orders",)))
-        assert ("orders",) == store.plan().queues
+        assert store.plan().queues == ("orders",)
         assert store.hold("ann", 10) == store.hold("ann", 10)
         store.release("ann")
-        assert {} == store.first_counts("1", {side: tally.counts(side) for side in Side})[Side.SOURCE]
+        assert store.first_counts("1", {side: tally.counts(side) for side in Side})[Side.SOURCE] == {}
         store.forget_steps()
-        assert ([], True) == (tally.workers(), tally.now() > 0)
+        assert (tally.workers(), tally.now() > 0) == ([], True)
         synthetic = SyntheticTasks(counts, desk.settings.lease_prefix, "shop")
         synthetic.note(SYNTHETIC)
         synthetic.close(synthetic.all())
@@ -207,7 +207,7 @@ def beaten(desk: Desk) -> None:
         lease = BeatLease(store, desk.settings.lease_prefix, "shop", "ann", 10, lambda _: False)
         lease.acquire()
         lease.ran({"hourly": 1.5})
-        assert {"hourly": 1.5} == lease.runs()
+        assert lease.runs() == {"hourly": 1.5}
         lease.release()
 
 
@@ -230,7 +230,7 @@ def test_the_rights_are_enough_and_each_of_them_is_needed(
     monkeypatch.setattr(redis_job_store, "MAX_SCOPES", 1)
     desk.allow(rights.acl())
     use(desk)
-    assert () == missing_rights(desk.settings, rights)
+    assert missing_rights(desk.settings, rights) == ()
     for rule in rights.acl().split():
         desk.admin.flushdb()
         desk.allow(rights.acl(), without=rule)
@@ -269,7 +269,7 @@ def test_no_missing_right_lets_a_second_run_in(desk: Desk) -> None:
                 except StoreRefused:
                     continue
                 assert isinstance(found, Running), rule
-        assert "first" == store.acquire(key, lease_request("third")).task_id  # type: ignore[union-attr]
+        assert store.acquire(key, lease_request("third")).task_id == "first"  # type: ignore[union-attr]
 
 
 def test_no_missing_right_lets_a_second_job_in_or_frees_a_live_one(desk: Desk) -> None:
@@ -292,7 +292,7 @@ def test_no_missing_right_lets_a_second_job_in_or_frees_a_live_one(desk: Desk) -
                         assert ask() in ("conflict", "superseded", []), rule
                     except StoreRefused:
                         continue
-            assert "running" == store.renew(run, 30), rule
+            assert store.renew(run, 30) == "running", rule
         assert first.id == store.submit(submission()).job.id  # type: ignore[union-attr]
 
 
@@ -311,17 +311,17 @@ def test_the_doctor_names_a_right_that_the_store_does_not_give(desk: Desk, redis
         return [finding.message for finding in own_rules()["RPT407"].check(facts)]
 
     desk.allow(GUARD.acl())
-    assert ["missing: +incrby ~repot:deliveries:*"] == found()[:1]
+    assert found()[:1] == ["missing: +incrby ~repot:deliveries:*"]
     desk.allow(f"{GUARD.acl()} {DELIVERIES.acl()}")
-    assert [] == found()
+    assert found() == []
     desk.allow(f"{GUARD.acl()} {DELIVERIES.acl()}", without="+hsetnx")
-    assert ["missing: +hsetnx ~repot:idempotency:*"] == found()
+    assert found() == ["missing: +hsetnx ~repot:idempotency:*"]
     desk.allow(GUARD.acl(), without="+evalsha")
     (refused,) = found()
     assert "evalsha" in refused
     app.task(work, name="shop.render", base=JobTask)
     desk.allow(f"{GUARD.acl()} {JOBS.acl()} {DELIVERIES.acl()}", without="+get")
-    assert ["missing: +get ~repot:jobs:*"] == found()
+    assert found() == ["missing: +get ~repot:jobs:*"]
 
 
 def test_without_a_right_deliveries_are_not_counted_and_the_log_says_so(
@@ -337,12 +337,12 @@ def test_without_a_right_deliveries_are_not_counted_and_the_log_says_so(
 
     desk.allow(DELIVERIES.acl())
     # one was given back, and the first delivery is not counted
-    assert (1, "") == (counted(), caplog.text)
+    assert (counted(), caplog.text) == (1, "")
     for rule in DELIVERIES.acl().split():
         desk.admin.flushdb()
         desk.allow(DELIVERIES.acl(), without=rule)
         caplog.clear()
-        assert 0 == counted()
+        assert counted() == 0
         assert "deliveries are not counted" in caplog.text, rule
 
 
@@ -427,8 +427,8 @@ def test_each_part_works_with_the_permissions_of_the_page(realm: Realm, redis: S
         producer.send_task("dead.ok", [str(later)], countdown=1)
         producer.send_task("dead.fail")
         wait_until(later.exists, within_s=20, what="a delayed task runs")
-        wait_until(lambda: 1 == realm.messages("orders.dead"), within_s=30, what="there is a dead letter")
-        assert 0 == sidecar.count_waiting(["orders"])
+        wait_until(lambda: realm.messages("orders.dead") == 1, within_s=30, what="there is a dead letter")
+        assert sidecar.count_waiting(["orders"]) == 0
         with closing(open_broker(asking.read_url, management_url=realm.server.management_url)) as counting:
             # RabbitMQ counts what is delayed every few seconds
             wait_until(lambda: counting.depth("orders").is_drained, within_s=30, what="nothing is left", poll_s=0.5)
@@ -439,7 +439,7 @@ def test_each_part_works_with_the_permissions_of_the_page(realm: Realm, redis: S
     # what the worker was seen to do with its permissions is what the doctor's rule finds enough
     granted = inspect(endpoints(realm.of_page("worker", "administrator")), management_url=api)
     judged = replace(read_app(client(settings), "shop", DoctorConfig(tmp_path)), live=granted)
-    assert [] == [finding.message for finding in own_rules()["RPT803"].check(judged)]
+    assert [finding.message for finding in own_rules()["RPT803"].check(judged)] == []
     admin.close()
     producer.close()
 
@@ -481,5 +481,5 @@ def test_a_producer_without_a_right_gets_an_error(realm: Realm, redis: Server, m
         admin.amqp.queues["orders"](connection.default_channel).declare()
     with pytest.raises(AccessRefused, match="orders"):
         producer.send_task("dead.ok")
-    assert 0 == realm.messages("orders")
+    assert realm.messages("orders") == 0
     admin.close()

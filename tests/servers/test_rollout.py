@@ -120,16 +120,16 @@ def test_a_healthy_rollout_goes_through_and_every_task_runs_once(rollout: Rollou
     with sending(rollout, send_canvas) as labels:
         ended, counts = lead(rollout, plan_of(rollout, synthetic=(0.5, 3600.0), kills=True), lambda *_: None)
     lines = rollout.await_ran(labels)
-    assert Phase.DONE == ended.phase, [one.why for one in rollout.records.history(rollout.settings.rollout)]
+    assert ended.phase == Phase.DONE, [one.why for one in rollout.records.history(rollout.settings.rollout)]
     assert "no producer of this rollout" not in ended.why
-    assert {} == doubled(lines)
+    assert doubled(lines) == {}
     assert sorted(labels) == sorted(line["label"] for line in lines)
     # after the last step every root begins on the target
-    assert Side.TARGET == lines[-1]["side"]
+    assert lines[-1]["side"] == Side.TARGET
     for side in Side:
         assert counts[side]["sent"] > 0
         assert counts[side][f"outcome:succeeded:{TASKS}.step"] > 0
-        assert 0 == counts[side].get("publish_failures", 0)
+        assert counts[side].get("publish_failures", 0) == 0
     with open_rollout(rollout.settings.rollout, rollout.settings) as opened:
         wait_until(
             lambda: roots_that_ended(lines) == roots_counted(opened.tally), within_s=30, what="a root counts once"
@@ -152,8 +152,8 @@ def test_a_rollout_leads_from_one_release_of_celery_to_another(redis: Server, ra
         with sending(rollout, send_canvas) as labels:
             ended, counts = lead(rollout, plan_of(rollout), lambda *_: None)
         lines = rollout.await_ran(labels)
-        assert Phase.DONE == ended.phase, [one.why for one in rollout.records.history(rollout.settings.rollout)]
-        assert {} == doubled(lines)
+        assert ended.phase == Phase.DONE, [one.why for one in rollout.records.history(rollout.settings.rollout)]
+        assert doubled(lines) == {}
         assert sorted(labels) == sorted(line["label"] for line in lines)
         assert all(counts[side][f"outcome:succeeded:{TASKS}.step"] > 0 for side in Side)
     finally:
@@ -178,9 +178,9 @@ def test_a_rollout_is_not_done_between_two_messages_of_a_producer_that_does_not_
     with sending(rollout, send_canvas) as labels:
         ended, _ = lead(rollout, plan_of(rollout, quiet_s=9.0), show)
     ran = rollout.await_ran([*labels, *sent])
-    assert Phase.DONE == ended.phase
+    assert ended.phase == Phase.DONE
     assert {Side.SOURCE} == {line["side"] for line in ran if line["label"] in sent}
-    assert 4 == len(sent)
+    assert len(sent) == 4
     # what the queues held at first may have been any of them
     assert re.search("the source received [1-4] tasks after the change that no producer of this rollout", ended.why)
 
@@ -197,14 +197,14 @@ def test_a_regression_of_the_target_is_aborted_and_the_producer_goes_back(rollou
     rollout.start_workers()
     with sending(rollout, send_failing) as labels:
         ended, _ = lead(rollout, plan_of(rollout, steps=(0.5, 1.0), bake_s=60.0), lambda *_: None)
-        assert Phase.ABORTED == ended.phase
-        assert 0 == ended.weights.default
+        assert ended.phase == Phase.ABORTED
+        assert ended.weights.default == 0
         before = len(labels)
         rollout.await_ran(labels)
     lines = {line["label"]: line for line in rollout.await_ran(labels)}
     # the target was empty at the end of the rollout, and nothing came to it afterwards
     assert {Side.SOURCE} == {lines[label]["side"] for label in labels[before + 1 :]} or len(labels) <= before + 1
-    assert [] == rollout.waiting(Side.TARGET)
+    assert rollout.waiting(Side.TARGET) == []
     with open_rollout(rollout.settings.rollout, rollout.settings) as opened:
         reason = next(one.why for one in opened.records.history(rollout.settings.rollout) if one.phase == Phase.ABORT)
     # the task dead-letters what fails: whichever count arrives first
@@ -230,7 +230,7 @@ def test_a_target_whose_pool_hangs_is_aborted_though_it_receives_and_reports(rol
 
     with sending(rollout, send_hanging) as labels:
         ended, _ = lead(rollout, plan_of(rollout, steps=(0.2, 1.0), bake_s=60.0, criteria=Criteria(samples=30)), show)
-        assert Phase.ABORTED == ended.phase
+        assert ended.phase == Phase.ABORTED
     rollout.await_ran(labels)
     assert "for longer than the source ever did" in reasons[0]
 
@@ -250,7 +250,7 @@ def test_a_synthetic_task_that_is_lost_is_an_abort(rollout: Rollout) -> None:
                 stolen.append(lost.id)
 
     ended, _ = lead(rollout, plan_of(rollout, synthetic=(0.1,), lost_after_s=1.0, bake_s=60.0), show)
-    assert Phase.ABORTED == ended.phase
+    assert ended.phase == Phase.ABORTED
     with open_rollout(rollout.settings.rollout, rollout.settings) as opened:
         reason = next(one.why for one in opened.records.history(rollout.settings.rollout) if one.phase == Phase.ABORT)
     assert "1 lost" in reason

@@ -138,7 +138,7 @@ def status(rollout: Rollout, management_url: str, *options: str) -> str:
     """Run `repot rollout status`."""
     environment = child_environment(rollout.settings) | {"WORKER_MANAGEMENT_URL": management_url}
     shown = CliRunner().invoke(main, ["rollout", "status", NAME, *options], env=environment)
-    assert 0 == shown.exit_code, shown.output
+    assert shown.exit_code == 0, shown.output
     return shown.stdout
 
 
@@ -160,7 +160,7 @@ def test_the_status_has_the_workers_of_both_sides(both: Rollout, rabbitmq: Serve
     workers = [(one["node"], one["side"], one["phase"], one["queues"]) for one in found["workers"]]
     assert expected == sorted(workers, key=lambda one: one[1])
     assert all(one["age_s"] < 30 for one in found["workers"])
-    assert 0 == found["sides"][TARGET]["finished"]
+    assert found["sides"][TARGET]["finished"] == 0
     assert [[both.queue], [both.queue]] == [list(found["depths"][side]) for side in Side]
 
     shown = [
@@ -186,7 +186,7 @@ def test_a_destination_reaches_the_node_of_that_name_or_of_one_side(both: Rollou
     # asked for by its plain name
     require({there}, lambda: set(control.inspect(destination=[there]).ping() or ()))
     require({f"{there}/target"}, lambda: names(control.ping(destination=[f"{there}/target"])))
-    assert [] == control.ping(destination=[f"{there}/source"])
+    assert control.ping(destination=[f"{there}/source"]) == []
     require({here, there}, lambda: names(control.ping(destination=[here, there])))
     assert {here, f"{there}/target"} == names(control.ping(limit=2, timeout=20)), "ends with the second reply"
     heard: list[dict[str, Any]] = []
@@ -268,9 +268,9 @@ def test_purge_empties_both_sides(redis: Server, rabbitmq: Server, tmp_path: Pat
         app = rollout.producer()
         for _ in range(40):
             app.send_task(f"{TASKS}.note", ["never"])
-        assert 40 == app.control.purge()
-        assert [] == [*rollout.waiting(SOURCE), *rollout.waiting(TARGET)]
-        assert 0 == app.control.discard_all()
+        assert app.control.purge() == 40
+        assert [*rollout.waiting(SOURCE), *rollout.waiting(TARGET)] == []
+        assert app.control.discard_all() == 0
     finally:
         rollout.stop()
 
@@ -299,7 +299,7 @@ def test_both_brokers_are_away(redis: Server, tmp_path: Path) -> None:
     rollout = Rollout(urls[0], urls[1], redis, tmp_path)
     try:
         answer = celery(rollout, "inspect", "ping")
-        assert 0 != answer.returncode
+        assert answer.returncode != 0
         assert "planted" not in answer.stdout + answer.stderr
     finally:
         rollout.stop()

@@ -87,8 +87,8 @@ def test_a_healthy_rollout_takes_every_step_and_ends_when_the_source_is_empty(
 ) -> None:
     with reports.each_second(**HEALTHY):
         ended = lead(rollout, plan_of(rollout))
-    assert Phase.DONE == ended.phase
-    assert ALL_STEPS == states(rollout)
+    assert ended.phase == Phase.DONE
+    assert states(rollout) == ALL_STEPS
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_the_source_is_not_empty_while_a_message_waits_there(rollout: Rollout, r
                 stop.set()
 
     with reports.each_second(**HEALTHY):
-        assert Phase.DRAIN == lead(rollout, plan_of(rollout), stop, show).phase
+        assert lead(rollout, plan_of(rollout), stop, show).phase == Phase.DRAIN
         assert {f"the source has messages of {rollout.settings.queue_names[0]!r}: waiting"} == {*left}
         take_all(rollout, Side.SOURCE)
-        assert Phase.DONE == rollout.controller().run(Event()).phase
+        assert rollout.controller().run(Event()).phase == Phase.DONE
 
 
 @pytest.mark.promise("rabbitmq-redis")
@@ -149,12 +149,12 @@ def test_a_failing_target_is_aborted_and_the_rollout_ends_when_it_is_empty(rollo
     failing = {"source": {"succeeded": 60}, "target": {"succeeded": 40, "failed": 20}}
     with reports.each_second(**failing):
         found = lead(rollout, plan_of(rollout), stop, show)
-        assert (Phase.ABORT, 0.0, True) == (found.phase, found.weights.default, found.gather)
+        assert (found.phase, found.weights.default, found.gather) == (Phase.ABORT, 0.0, True)
         assert "failed" in found.why
         assert "on the target" in found.why
         take_all(rollout, Side.TARGET)
-        assert Phase.ABORTED == rollout.controller().run(Event()).phase
-    assert [("prepare", 0.0), ("canary", 0.5), ("abort", 0.0), ("aborted", 0.0)] == states(rollout)
+        assert rollout.controller().run(Event()).phase == Phase.ABORTED
+    assert states(rollout) == [("prepare", 0.0), ("canary", 0.5), ("abort", 0.0), ("aborted", 0.0)]
 
 
 @pytest.mark.promise("rabbitmq-redis")
@@ -166,10 +166,10 @@ def test_what_waits_on_the_target_of_an_abort_is_moved_back_on_request(rollout: 
     failing = {"source": {"succeeded": 60}, "target": {"succeeded": 40, "failed": 20}}
     with reports.each_second(**failing):
         found = lead(rollout, plan_of(rollout, moves=True))
-    assert Phase.ABORTED == found.phase
+    assert found.phase == Phase.ABORTED
     assert "30 moved to the other side" in found.why
     with closing(rollout.watch(plan_of(rollout)).sides[Side.SOURCE].connect()) as broker:
-        assert 30 == len(list(broker.scan(rollout.settings.queue_names[0])))  # type: ignore[attr-defined]
+        assert len(list(broker.scan(rollout.settings.queue_names[0]))) == 30  # type: ignore[attr-defined]
 
 
 def put(rollout: Rollout, side: Side) -> None:
@@ -192,7 +192,7 @@ def test_a_starved_step_never_passes_and_asks_a_person(rollout: Rollout, reports
 
     with reports.each_second(source={"succeeded": 60}):
         found = lead(rollout, plan_of(rollout, patience_s=4.0), stop, show)
-    assert (Phase.PAUSED, 0.5) == (found.phase, found.weights.default)
+    assert (found.phase, found.weights.default) == (Phase.PAUSED, 0.5)
     assert "a person must decide: the target finished 0 of 50 runs" in found.why
 
 
@@ -221,7 +221,7 @@ def test_a_pause_is_no_new_step(rollout: Rollout, reports: Reports, repot: Calla
     rollout.controller().run(stop, show)
     judgement = looked[0].judgement
     assert judgement is not None
-    assert "pass" == judgement.verdict
+    assert judgement.verdict == "pass"
 
 
 def is_judged(record: RolloutRecord, seen: Observed) -> bool:
@@ -251,7 +251,7 @@ def test_one_controller_at_a_time_and_a_frozen_one_changes_nothing_afterwards(ro
     now = rollout.records.change(before, abort("second", "it is its turn"), token=tokens[0])
     with pytest.raises(RolloutConflict, match="later than"):
         rollout.records.change(now, abort("frozen", "late"), token=frozen)
-    assert "second" == rollout.record().who
+    assert rollout.record().who == "second"
     rollout.store.release("second")
 
 
@@ -292,9 +292,9 @@ def test_workers_that_connect_again_are_no_fault_and_workers_that_stay_away_are(
 
     canary = rollout.change(lambda _: Change("ann", "go", phase=Phase.CANARY))
     with closing(rollout.watch(plan_of(rollout))) as watch:
-        assert () == faults("running", queue)
-        assert () == faults("connecting")
-        assert () == faults("running", queue)
+        assert faults("running", queue) == ()
+        assert faults("connecting") == ()
+        assert faults("running", queue) == ()
         for module in (watch_module, reporting_module):
             monkeypatch.setattr(module, "SILENT_S", 0.5)
         found = wait_until(lambda: faults("connecting"), within_s=30, what="the workers are given up", poll_s=0.2)
@@ -313,7 +313,7 @@ def test_a_management_api_that_is_away_is_no_fault_of_the_target(settings: Expli
     away = settings.replace(management_url="http://127.0.0.1:1")
     with open_rollout(away.rollout, away) as rollout, closing(rollout.watch(plan_of(rollout))) as watch:
         target = watch.sides[Side.TARGET]
-        assert [[], []] == [target.faults(), target.faults()]
+        assert [target.faults(), target.faults()] == [[], []]
         assert target.is_empty() is None
         (why,) = target.left
         assert "whether the target is empty is unknown: RabbitMQ's management API" in why
@@ -331,7 +331,7 @@ def test_a_queue_that_is_gone_is_a_fault(settings: ExplicitSettings) -> None:
     with open_rollout(settings.rollout, settings) as rollout:
         plan = replace(plan_of(rollout), queues=(*settings.queue_names, "gone"))
         with closing(rollout.watch(plan)) as watch:
-            assert ["the target has no queue 'gone'"] == watch.sides[Side.TARGET].faults()
+            assert watch.sides[Side.TARGET].faults() == ["the target has no queue 'gone'"]
 
 
 def test_a_rollout_waits_for_queues_and_workers_of_the_target(
@@ -340,7 +340,7 @@ def test_a_rollout_waits_for_queues_and_workers_of_the_target(
     name = settings.rollout
     missing = settings.replace(queue_names=("nowhere",))
     result = repot(missing, "plan", name)
-    assert 4 == result.exit_code, result.output
+    assert result.exit_code == 4, result.output
     assert "no worker of the target reports that it reads 'nowhere'" in result.stderr
     with open_rollout(name, settings) as rollout:
         stop = Event()
@@ -350,7 +350,7 @@ def test_a_rollout_waits_for_queues_and_workers_of_the_target(
             seen.append(now)
             stop.set()
 
-        assert Phase.PREPARE == lead(rollout, plan_of(rollout), stop, show).phase
+        assert lead(rollout, plan_of(rollout), stop, show).phase == Phase.PREPARE
         assert any("no worker of the target" in one for one in seen[0].obstacles)
 
 
@@ -374,7 +374,7 @@ def test_an_operator_leads_by_hand(rollout: Rollout, settings: ExplicitSettings,
         return result.output
 
     assert "no worker of the target reports that it reads" in said("promote", name, code=4)
-    assert "prepare" == rollout.record().phase
+    assert rollout.record().phase == "prepare"
     assert "canary at 50%" in said("promote", name, "--force", "--why", "the target looks good")
     assert "paused at 50%" in said("pause", name)
     assert "canary at 50%" in said("resume", name)
@@ -394,12 +394,21 @@ def test_an_operator_leads_by_hand(rollout: Rollout, settings: ExplicitSettings,
     assert "canary at 50%" in said("promote", name, "--force")
     assert "drain at 100%" in said("finish", name)
     lines = json.loads(said("history", name, "--json"))
-    assert ["prepare", "canary", "paused", "canary", "canary", "abort", "abort", "aborted", "canary", "drain"] == [
-        one["phase"] for one in lines
+    assert [one["phase"] for one in lines] == [
+        "prepare",
+        "canary",
+        "paused",
+        "canary",
+        "canary",
+        "abort",
+        "abort",
+        "aborted",
+        "canary",
+        "drain",
     ]
-    assert "the target looks good" == lines[1]["why"]
+    assert lines[1]["why"] == "the target looks good"
     status = json.loads(said("status", name, "--json"))
-    assert ("drain", 1.0) == (status["phase"], status["weight"])
+    assert (status["phase"], status["weight"]) == ("drain", 1.0)
     assert "there is no rollout 'other'" in said("status", "other", code=1)
 
 
@@ -441,5 +450,5 @@ def test_a_controller_that_is_killed_changes_no_outcome(rollout: Rollout, report
                     controller.wait(chance.uniform(0, 2))
                 controller.kill()
         take_all(rollout, Side.SOURCE)
-        assert Phase.DONE == rollout.controller().run(Event()).phase
-    assert ALL_STEPS == states(rollout)
+        assert rollout.controller().run(Event()).phase == Phase.DONE
+    assert states(rollout) == ALL_STEPS

@@ -107,7 +107,7 @@ def test_the_user_of_the_address_logs_in() -> None:
         Thread(target=server.serve_forever, daemon=True).start()
         one = found(f"http://me:p%40ss@{LOOPBACK}:{server.server_port}", QUERY)
         server.shutdown()
-    assert ["Basic bWU6cEBzcw=="] == heard
+    assert heard == ["Basic bWU6cEBzcw=="]
     assert "is not Prometheus's" in one.reason
 
 
@@ -122,7 +122,7 @@ def test_a_comparison_that_is_not_so_any_more_aborts_the_rollout(
     with reports.each_second(**HEALTHY):
         rollout.begin(plan_of(rollout, bake_s=60.0, queries=(QUERY,)), "ann")
         ended = rollout.controller().run(Event(), show)
-    assert Phase.ABORTED == ended.phase
+    assert ended.phase == Phase.ABORTED
     (why,) = [one.why for one in rollout.records.history(rollout.name) if one.phase == Phase.ABORT]
     assert f"Prometheus: {QUERY!r} is not so for {{instance=" in why
 
@@ -132,14 +132,14 @@ def test_a_rollout_does_not_begin_with_a_query_of_nothing(rollout: Rollout, prom
     queue = rollout.settings.queue_names[0]
     words = ["rollout", "plan", rollout.name, "--queue", queue, "--query", "shop_eror < bool 1"]
     missing = CliRunner().invoke(main, words, env=variables)
-    assert 2 == missing.exit_code
+    assert missing.exit_code == 2
     assert "--query needs a Prometheus: WORKER_PROMETHEUS_URL is not set" in missing.stderr
     filtered = CliRunner().invoke(main, [*words[:-1], "shop_errors < 1"], env=variables)
-    assert 2 == filtered.exit_code
+    assert filtered.exit_code == 2
     assert "'shop_errors < 1' is not a comparison with bool, such as" in filtered.stderr
     with Reports(rollout, queue).each_second(**HEALTHY):
         plan = CliRunner().invoke(main, words, env=variables | {"WORKER_PROMETHEUS_URL": prometheus.url})
-    assert 4 == plan.exit_code, plan.stderr
+    assert plan.exit_code == 4, plan.stderr
     assert "Prometheus has no sample for 'shop_eror < bool 1'" in plan.stderr
 
 

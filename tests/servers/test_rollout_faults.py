@@ -113,7 +113,7 @@ def test_a_target_that_refuses_connections_is_passed_by(link: Link) -> None:
         assert all(sent for sent, _ in found)
         assert SideCounts(sent=20) == link.counts(SOURCE)
         counts = link.counts(TARGET)
-        assert (1, 20) == (counts.sent, counts.fallbacks)
+        assert (counts.sent, counts.fallbacks) == (1, 20)
         # the breaker: not each of them has tried
         assert 1 <= counts.publish_failures <= 3
     last = _await_closed(link)
@@ -147,7 +147,7 @@ def test_with_a_silent_target_no_thread_waits_longer(link: Link) -> None:
             one.join()
     assert max(seconds for _, seconds in found) <= TIMEOUT_S + SLACK_S
     assert sorted(sent for sent, _ in found) == sorted(link.rollout.ids(SOURCE))
-    assert [] == link.rollout.ids(TARGET)
+    assert link.rollout.ids(TARGET) == []
 
 
 @pytest.mark.promise("rabbitmq")
@@ -161,8 +161,8 @@ def test_a_task_that_may_have_arrived_raises_and_is_not_sent_again(link: Link) -
             link.send(task_id=task_id)
         assert monotonic() - begin <= TIMEOUT_S + SLACK_S
     assert [first, task_id] == link.rollout.ids(TARGET)
-    assert [] == link.rollout.ids(SOURCE)
-    assert (1, 0, 1) == _numbers(link.counts(TARGET))
+    assert link.rollout.ids(SOURCE) == []
+    assert _numbers(link.counts(TARGET)) == (1, 0, 1)
 
 
 def _numbers(counts: SideCounts) -> tuple[int, int, int]:
@@ -195,8 +195,8 @@ def test_callbacks_of_a_worker_are_not_sent_twice_either(link: Link) -> None:
     task_id = str(uuid4())
     with link.proxy.with_toxic("timeout", ["downstream"], {"timeout": 0}), pytest.raises(OperationalError):
         link.app.amqp._retry_publish(link.send, task_id=task_id)
-    assert 1 == link.rollout.ids(TARGET).count(task_id)
-    assert [] == link.rollout.ids(SOURCE)
+    assert link.rollout.ids(TARGET).count(task_id) == 1
+    assert link.rollout.ids(SOURCE) == []
 
 
 def _listens(port: int) -> bool:
@@ -224,8 +224,8 @@ def test_the_target_s_server_stops(kind: str, redis: Server, tmp_path: Path) -> 
         found = rollout_of(app)
         assert found is not None
         assert max(times) < SLACK_S
-        assert ((3, 30), 30) == (_numbers(found.counters.of(TARGET))[:2], found.counters.of(SOURCE).sent)
-        assert 30 == len(rollout.ids(SOURCE))
+        assert (_numbers(found.counters.of(TARGET))[:2], found.counters.of(SOURCE).sent) == ((3, 30), 30)
+        assert len(rollout.ids(SOURCE)) == 30
         rollout.stop()
 
 
@@ -236,7 +236,7 @@ def test_a_stale_connection_is_made_again(link: Link) -> None:
         pass
     second = link.send()
     assert [first, second] == link.rollout.ids(TARGET)
-    assert (2, 0, 0) == _numbers(link.counts(TARGET))
+    assert _numbers(link.counts(TARGET)) == (2, 0, 0)
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def test_a_full_queue_refuses_and_the_source_takes_it(to_rabbitmq: Rollout) -> N
     ids = [app.send_task("t", ignore_result=True).id for _ in range(4)]
     found = rollout_of(app)
     assert found is not None
-    assert (1, 3, 3) == _numbers(found.counters.of(TARGET))
+    assert _numbers(found.counters.of(TARGET)) == (1, 3, 3)
     assert (ids[:1], sorted(ids[1:])) == (to_rabbitmq.ids(TARGET), sorted(to_rabbitmq.ids(SOURCE)))
 
 
@@ -294,7 +294,7 @@ def test_a_message_that_reaches_no_queue_goes_to_the_source(to_rabbitmq: Rollout
     assert [third] == to_rabbitmq.ids(TARGET)
     found = rollout_of(app)
     assert found is not None
-    assert (2, 1, 1) == _numbers(found.counters.of(TARGET))
+    assert _numbers(found.counters.of(TARGET)) == (2, 1, 1)
 
 
 def test_confirms_are_on_whatever_the_setting_says(to_rabbitmq: Rollout) -> None:
@@ -308,9 +308,9 @@ def test_confirms_are_on_whatever_the_setting_says(to_rabbitmq: Rollout) -> None
 def test_an_error_of_the_caller_is_no_failure_of_the_target(link: Link) -> None:
     with pytest.raises(Exception, match="serializ"):
         link.app.send_task("t", [object()])
-    assert (0, 0, 0) == _numbers(link.counts(TARGET))
+    assert _numbers(link.counts(TARGET)) == (0, 0, 0)
     link.send()
-    assert (1, 0, 0) == _numbers(link.counts(TARGET))
+    assert _numbers(link.counts(TARGET)) == (1, 0, 0)
 
 
 _FORKING = """
@@ -348,7 +348,7 @@ def test_forked_processes_send_by_connections_of_their_own(to_rabbitmq: Rollout,
     done = forked.run(
         [sys.executable, "-c", _FORKING], capture_output=True, text=True, check=False, timeout=120, env=environment
     )
-    assert "[0, 0]" == done.stdout.strip(), done.stderr
+    assert done.stdout.strip() == "[0, 0]", done.stderr
     ids = [*to_rabbitmq.ids(SOURCE), *to_rabbitmq.ids(TARGET)]
     assert 120 == len(ids) == len(set(ids))
 
@@ -359,7 +359,7 @@ def test_without_a_rollout_nothing_of_it_is_imported() -> None:
         "print([name for name in sys.modules if 'rollout' in name or 'repot.routing' in name or 'sibling' in name])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "[]" == done.stdout.strip()
+    assert done.stdout.strip() == "[]"
 
 
 def test_the_source_is_gone_and_celery_says_so(redis: Server, rabbitmq: Server, tmp_path: Path) -> None:
@@ -374,6 +374,6 @@ def test_the_source_is_gone_and_celery_says_so(redis: Server, rabbitmq: Server, 
             app.send_task("t", ignore_result=True, retry_policy={"max_retries": 1})
     found = rollout_of(app)
     assert found is not None
-    assert (1, 0, 1) == _numbers(found.counters.of(SOURCE))
-    assert [] == rollout.ids(TARGET)
+    assert _numbers(found.counters.of(SOURCE)) == (1, 0, 1)
+    assert rollout.ids(TARGET) == []
     rollout.stop()

@@ -90,7 +90,7 @@ def test_a_sidecar_serves_the_phase_the_share_and_the_findings(rollout: Rollout,
     records, store = rollout.records, rollout.store
     wait_until(lambda: _is_served(sidecar), within_s=30, what="the sidecar listens")
     # before the rollout is begun there is nothing to say
-    assert {} == scraped(sidecar)
+    assert scraped(sidecar) == {}
 
     rollout.begin(plan_of(rollout), "ann")
     found = await_scraped(sidecar, {("phase", "prepare"): 1, ("weight",): 0, ("controller_up",): 0})
@@ -103,7 +103,7 @@ def test_a_sidecar_serves_the_phase_the_share_and_the_findings(rollout: Rollout,
     rollout.observations.looks.put(LastLook(12.5, changed.generation, findings))
     found = await_scraped(sidecar, {("phase", "canary"): 1, ("weight",): 0.25, ("controller_up",): 1})
     assert {("findings", "pass"): 1, ("findings", "inconclusive"): 2, ("findings", "fail"): 0}.items() <= found.items()
-    assert 12.5 == found["looked_timestamp_seconds",]
+    assert found["looked_timestamp_seconds",] == 12.5
     asked = {name for path in (ALERTS, DASHBOARD) for name in re.findall(r"\brepot_rollout_(\w+)", path.read_text())}
     assert {"phase", "weight", "controller_up", "findings", "changed_timestamp_seconds"} == asked
     assert asked <= {name for name, *_ in found}
@@ -114,7 +114,7 @@ def test_a_sidecar_serves_the_phase_the_share_and_the_findings(rollout: Rollout,
     brokers = {url.masked() for url in (settings.broker_url, settings.rollout_target) if url}
     queues = {name for queue in settings.queue_names for name in (queue, f"{queue}.dead")}
     named = {"node": {""}, "rollout": {rollout.name}, "broker": brokers, "queue": queues}
-    assert [] == unbounded_of(text, **named)
+    assert unbounded_of(text, **named) == []
 
     # what was seen in another state says nothing of this one
     records.change(rollout.record(), Change("ann", "wait", phase=Phase.PAUSED))

@@ -124,7 +124,7 @@ def served(rollout: Rollout) -> Iterator[Served]:
         lambda: found.process.poll() is not None or _answers(found), within_s=30, what=f"it serves: {found.said}"
     )
     yield found
-    assert signal.SIGTERM == found.stop()
+    assert found.stop() == signal.SIGTERM
 
 
 def _answers(served: Served) -> bool:
@@ -157,17 +157,17 @@ def test_the_page_shows_the_rollout_and_axe_finds_nothing(
     reader.waits(SHOWN, "a state is shown")
     see(reader, tmp_path, f"page-{width}-{scheme}")
     assert "Canary: 50 % of the new work goes to the target" in reader.text("#phase")
-    assert "50 %" == reader.text("#steps [aria-current=step]")
+    assert reader.text("#steps [aria-current=step]") == "50 %"
     assert "No controller is at work" in reader.text("#attention")
-    assert 2 == len(reader.shown("#workers tbody tr"))
+    assert len(reader.shown("#workers tbody tr")) == 2
     assert ["Cost of repeated runs", "0", "2.5"] in cells(reader, "#sides")
     assert not reader.shown("#moves-section")
-    assert [] == reader.complaints
+    assert reader.complaints == []
     # nothing is wider than the screen, but what scrolls by itself
     assert reader.asks("document.documentElement.scrollWidth") <= width
     reader.browser.execute_script(AXE)
     found = reader.browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
-    assert [] == [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
 
 
 #: A rate before the second look, and one of a move that stands still.
@@ -208,9 +208,9 @@ def test_a_move_under_way_is_shown_with_its_rate(
 
         wait_until(shown, within_s=20, what="the move has a rate")
         ((_, _, state, moved, rate, *_),) = cells(reader, "#moves")
-        assert ("moving", True) == (state, int(moved.replace(",", "")) > 0)
+        assert (state, int(moved.replace(",", "")) > 0) == ("moving", True)
         assert 0 < int(rate) < 400
-        assert [] == reader.complaints
+        assert reader.complaints == []
     finally:
         stop.set()
         mover.join()
@@ -290,11 +290,11 @@ def test_a_person_pauses_and_resumes_by_keyboard_and_is_in_the_history(
     reader.waits("document.getElementById('phase').textContent.includes('Paused at 50 %')", "it is paused")
     assert "A person must decide: paused by ann (page), pause <b>it</b>" in reader.text("#attention")
     record = rollout.record()
-    assert (Phase.PAUSED, "ann (page)", "pause <b>it</b>") == (record.phase, record.who, record.why)
+    assert (record.phase, record.who, record.why) == (Phase.PAUSED, "ann (page)", "pause <b>it</b>")
     reader.waits("!document.querySelector('[data-act=pause]') || document.querySelector('[data-act=resume]')", "acts")
     ask_for("resume", served.token)
     reader.waits("document.getElementById('phase').textContent.includes('Canary')", "it goes on")
-    assert [] == [one for one in reader.complaints if "403" not in one]
+    assert [one for one in reader.complaints if "403" not in one] == []
 
 
 def allowed(served: Served, **changes: str) -> dict[str, str]:
@@ -331,7 +331,7 @@ def test_an_act_that_is_not_the_pages_own_is_refused(
 )
 def test_an_act_that_says_nothing_clear_is_refused(served: Served, rollout: Rollout, changes: dict[str, Any]) -> None:
     before = rollout.record()
-    assert 422 == served.ask("POST", "/api/act", asked(rollout, **changes), **allowed(served))[0]
+    assert served.ask("POST", "/api/act", asked(rollout, **changes), **allowed(served))[0] == 422
     assert before == rollout.record()
 
 
@@ -358,7 +358,7 @@ def test_a_body_that_means_nothing_is_refused(served: Served, rollout: Rollout, 
     # the generation of the record, so that nothing but the body is wrong
     body = body.replace('"generation": 1', f'"generation": {before.generation}')
     status, text, _ = served.ask("POST", "/api/act", body, **allowed(served))
-    assert (422, True) == (status, "error" in json.loads(text))
+    assert (status, "error" in json.loads(text)) == (422, True)
     assert before == rollout.record()
 
 
@@ -375,7 +375,7 @@ def test_open_pages_are_bounded_and_do_not_stop_the_others(served: Served) -> No
         assert {200, 503} == {*statuses}
         assert statuses.index(503) >= 96
         for path in ("/", "/charts.js", "/page.js", "/page.css", "/api/state", "/api/series"):
-            assert 200 == served.ask("GET", path)[0]
+            assert served.ask("GET", path)[0] == 200
     with ExitStack() as again:
         wait_until(lambda: opened(again) == 200, within_s=60, what="a page may be opened again")
 
@@ -390,7 +390,7 @@ def test_pages_that_are_opened_at_once_are_bounded_as_well(served: Served) -> No
             one.sendall(request)
         statuses = Counter(one.recv(12).decode().split()[1] for one in opened)
         assert statuses["200"] <= page_server._MOST_STREAMS
-        assert 200 == served.ask("GET", "/api/state")[0]
+        assert served.ask("GET", "/api/state")[0] == 200
 
 
 @pytest.mark.promise
@@ -398,7 +398,7 @@ def test_an_act_on_a_state_that_has_changed_is_refused(served: Served, rollout: 
     seen = asked(rollout)
     act(rollout, "pause", "ann")
     status, text, _ = served.ask("POST", "/api/act", seen, **allowed(served))
-    assert (409, True) == (status, "has changed meanwhile" in text)
+    assert (status, "has changed meanwhile" in text) == (409, True)
     act(rollout, "resume", "ann")
 
 
@@ -408,11 +408,11 @@ def test_without_acts_the_page_only_shows(rollout: Rollout) -> None:
     try:
         wait_until(lambda: _answers(served), within_s=30, what="it serves")
         assert 'id="acts"' not in served.ask("GET", "/")[1]
-        assert 403 == served.ask("POST", "/api/act", asked(rollout), **allowed(served))[0]
+        assert served.ask("POST", "/api/act", asked(rollout), **allowed(served))[0] == 403
         policy = served.ask("GET", "/")[2]["content-security-policy"]
         assert "default-src 'none'" in policy
     finally:
-        assert signal.SIGTERM == served.stop()
+        assert served.stop() == signal.SIGTERM
 
 
 def test_the_report_is_one_file_without_passwords(
@@ -435,6 +435,6 @@ def test_the_report_is_one_file_without_passwords(
     assert "a look </script>" in reader.text("#history")
     # the broker refused the wrong password: that is unknown, not empty
     assert "unknown" in reader.text("#queues")
-    assert 6 == len(reader.all("#charts svg[role]"))
-    assert [] == reader.complaints
+    assert len(reader.all("#charts svg[role]")) == 6
+    assert reader.complaints == []
     see(reader, tmp_path, "report")

@@ -59,14 +59,17 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
     reader = reads(STATES[state](), width=width, scheme=scheme)
     assert reader.asks("document.documentElement.scrollWidth") <= width
     # no table scrolls by itself either
-    assert [] == reader.asks(
-        "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth)"
-        ".map((one) => one.firstChild.id)"
+    assert (
+        reader.asks(
+            "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth)"
+            ".map((one) => one.firstChild.id)"
+        )
+        == []
     )
     reader.browser.execute_script(AXE)
     found = reader.browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
-    assert [] == [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]]
-    assert [] == reader.complaints
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
+    assert reader.complaints == []
 
 
 def test_no_word_is_broken_in_the_findings_of_a_narrow_screen(reads: Callable[..., Reader]) -> None:
@@ -79,16 +82,16 @@ def test_no_word_is_broken_in_the_findings_of_a_narrow_screen(reads: Callable[..
 
 def test_the_time_left_in_a_step_is_shown(reads: Callable[..., Reader]) -> None:
     reader = reads(states.in_step())
-    assert "Step 25 %: 2 min 40 s of 5 min baked. Canary for 13 min." == reader.text("#timing")
-    assert [300, 160] == reader.asks("((one) => [one.max, one.value])(document.getElementById('baked'))")
+    assert reader.text("#timing") == "Step 25 %: 2 min 40 s of 5 min baked. Canary for 13 min."
+    assert reader.asks("((one) => [one.max, one.value])(document.getElementById('baked'))") == [300, 160]
     waiting = reads(states.in_step(states.WAITS))
     assert "A person is asked in 57 min if it stays inconclusive." in waiting.text("#timing")
 
 
 def test_a_step_that_is_paused_says_for_how_long(reads: Callable[..., Reader]) -> None:
     reader = reads(states.paused())
-    assert ("Step 25 %: 5 min baked, 8 min 20 s in all; it waits for a person. Paused for 2 min.") == reader.text(
-        "#timing"
+    assert reader.text("#timing") == (
+        "Step 25 %: 5 min baked, 8 min 20 s in all; it waits for a person. Paused for 2 min."
     )
     assert "A person must decide: the target finished 31 of 50 runs" in reader.text("#attention")
     state, points = states.paused()
@@ -98,20 +101,20 @@ def test_a_step_that_is_paused_says_for_how_long(reads: Callable[..., Reader]) -
 
 def test_what_aborted_a_step_stays_visible(reads: Callable[..., Reader]) -> None:
     reader = reads(states.aborted())
-    assert "At the abort of the step 25 %, 3 min 21 s ago." == reader.text("#judged")
+    assert reader.text("#judged") == "At the abort of the step 25 %, 3 min 21 s ago."
     # the reason first
     assert reader.text("#findings li").startswith("fail")
     # what the page says above is not said once more
     assert "Taken back by controller: failed shop.charge" in reader.text("#attention")
     assert reads(states.aborted("abort")).asks("document.getElementById('reason').hidden")
-    assert "25 %, taken back" == reader.one("#steps .failed").get_attribute("textContent")
+    assert reader.one("#steps .failed").get_attribute("textContent") == "25 %, taken back"
     assert "Step 25 % was taken back after 2 min 10 s." in reader.text("#timing")
 
 
 def test_before_data_the_page_says_what_comes(reads: Callable[..., Reader]) -> None:
     reader = reads(states.before_data())
     assert "The first point comes with the controller's first look." in reader.text("#charts")
-    assert "Each task appears here after its first run." == reader.text("#tasks .nothing")
+    assert reader.text("#tasks .nothing") == "Each task appears here after its first run."
     assert "No worker has reported yet" in reader.text("#workers")
     assert "The judge begins with the first step." in reader.text("#judged")
 
@@ -119,10 +122,10 @@ def test_before_data_the_page_says_what_comes(reads: Callable[..., Reader]) -> N
 def test_names_of_tasks_are_text_and_the_rest_is_counted(reads: Callable[..., Reader]) -> None:
     reader = reads(states.in_step())
     assert states.HTML_TASK in reader.text("#tasks")
-    assert [] == reader.all("#tasks img")
+    assert reader.all("#tasks img") == []
     assert "7 more are not shown" in reader.text("#counted-tasks")
     cells = reader.asks("[...document.querySelectorAll('#tasks tbody tr')[1].cells].map((one) => one.textContent)")
-    assert ["target", "130", "3", "1", "21 ms", "0.18 s", "1 s"] == cells
+    assert cells == ["target", "130", "3", "1", "21 ms", "0.18 s", "1 s"]
 
 
 def chart(reader: Reader, place: int, what: str) -> Any:
@@ -145,9 +148,9 @@ WAITING, WAIT = 0, 5
 
 def test_a_chart_has_axes_with_units_and_marks_of_the_steps(reads: Callable[..., Reader]) -> None:
     reader = reads(states.in_step())
-    assert ["0", "2 s", "4 s", "6 s"] == texts(reader, WAIT, "text.value")
-    assert ["12:00", "12:05", "12:10"] == texts(reader, WAIT, "text.when")
-    assert ["1 %", "5 %", "25 %"] == texts(reader, WAIT, "text.mark")
+    assert texts(reader, WAIT, "text.value") == ["0", "2 s", "4 s", "6 s"]
+    assert texts(reader, WAIT, "text.when") == ["12:00", "12:05", "12:10"]
+    assert texts(reader, WAIT, "text.mark") == ["1 %", "5 %", "25 %"]
 
 
 def test_the_table_and_the_chart_have_the_same_wait(reads: Callable[..., Reader]) -> None:
@@ -164,14 +167,14 @@ def test_the_table_and_the_chart_have_the_same_wait(reads: Callable[..., Reader]
 def test_an_unknown_value_is_a_gap_and_not_zero(reads: Callable[..., Reader]) -> None:
     reader = reads(states.in_step())
     drawn = chart(reader, WAITING, "querySelector('svg[role] path.target').getAttribute('d')")
-    assert 2 == drawn.count("M")
+    assert drawn.count("M") == 2
 
 
 def test_a_time_without_a_controller_is_a_gap(reads: Callable[..., Reader]) -> None:
     state, points = states.in_step()
     reader = reads((state, [one for one in points if not 400 < one["at"] - states.BEGAN_AT < 500]))
     drawn = chart(reader, WAIT, "querySelector('svg[role] path.source').getAttribute('d')")
-    assert 2 == drawn.count("M")
+    assert drawn.count("M") == 2
 
 
 def test_the_arrow_keys_show_the_values_of_a_moment_in_all_charts(reads: Callable[..., Reader]) -> None:
@@ -179,15 +182,15 @@ def test_the_arrow_keys_show_the_values_of_a_moment_in_all_charts(reads: Callabl
     last = chart(reader, WAIT, "querySelector('.time').textContent")
     reader.asks("document.querySelector('#charts svg[role]').focus()")
     focused = reader.browser.switch_to.active_element
-    assert "slider" == focused.get_attribute("role")
-    assert "12:13:00: source 59, target 20" == focused.get_attribute("aria-valuetext")
+    assert focused.get_attribute("role") == "slider"
+    assert focused.get_attribute("aria-valuetext") == "12:13:00: source 59, target 20"
     focused.send_keys("\ue012")
-    assert ("12:13:00 UTC", "12:12:58 UTC") == (last, chart(reader, WAIT, "querySelector('.time').textContent"))
+    assert (last, chart(reader, WAIT, "querySelector('.time').textContent")) == ("12:13:00 UTC", "12:12:58 UTC")
     focused.send_keys("\ue011")
-    assert "12:00:00: source 60, target 0" == focused.get_attribute("aria-valuetext")
-    assert 2 == chart(reader, WAITING, "querySelectorAll('circle').length")
+    assert focused.get_attribute("aria-valuetext") == "12:00:00: source 60, target 0"
+    assert chart(reader, WAITING, "querySelectorAll('circle').length") == 2
     focused.send_keys("\ue00c")
-    assert 0 == chart(reader, WAITING, "querySelectorAll('circle').length")
+    assert chart(reader, WAITING, "querySelectorAll('circle').length") == 0
 
 
 def test_a_pointer_shows_the_values_of_a_moment(reads: Callable[..., Reader]) -> None:
@@ -198,4 +201,4 @@ def test_a_pointer_shows_the_values_of_a_moment(reads: Callable[..., Reader]) ->
     )
     reader.asks("window.scrollTo(0, arguments[0] - 300)", y)
     reader.tells("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=300)
-    assert "12:05" == chart(reader, WAIT, "querySelector('.time').textContent")[:5]
+    assert chart(reader, WAIT, "querySelector('.time').textContent")[:5] == "12:05"

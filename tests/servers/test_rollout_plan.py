@@ -64,7 +64,7 @@ def planned(redis: Server, rabbitmq: Server, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.promise
 def test_a_plan_names_the_workers_that_read_each_queue(planned: Planned) -> None:
     shown = planned.run("plan", NAME)
-    assert 0 == shown.exit_code, shown.stderr
+    assert shown.exit_code == 0, shown.stderr
     for number, side in enumerate(Side):
         line = f"{side}: {planned.queue}: 0 ready, 0 in hand, 0 delayed; read by celery@{side}-{number}-{planned.token}"
         assert line in shown.stdout
@@ -80,7 +80,7 @@ def test_a_plan_judges_the_application_on_the_target(planned: Planned) -> None:
     assert "warning: RPT401 Credentials are default or missing: " in shown.stderr, shown.stderr
     unknown = planned.run("plan", NAME, WORKER_APP="support.no_such_app")
     assert "warning: support.no_such_app is not judged: " in unknown.stderr
-    assert 0 == unknown.exit_code
+    assert unknown.exit_code == 0
 
 
 def test_a_store_that_forgets_is_a_warning(planned: Planned) -> None:
@@ -94,14 +94,14 @@ def test_a_store_that_forgets_is_a_warning(planned: Planned) -> None:
         assert "appendonly is no" not in shown.stderr
         assert "maxmemory-policy is allkeys-lru" in shown.stderr
     away = planned.run("plan", NAME, WORKER_LEASE_STORE=f"redis://{LOOPBACK}:{free_port()}/0")
-    assert 3 == away.exit_code, away.stderr
+    assert away.exit_code == 3, away.stderr
 
 
 def test_results_that_cannot_cross_are_refused(planned: Planned) -> None:
     variables = {"WORKER_RESULT_BACKEND": "rpc://", "WORKER_LEASE_STORE": planned.settings.result_backend.reveal()}
     for words in (("plan", NAME), ("start", NAME, "--execute")):
         refused = planned.run(*words, **variables)
-        assert 4 == refused.exit_code, refused.stderr
+        assert refused.exit_code == 4, refused.stderr
         assert "results on rpc:// come back over the broker that a task was sent to" in refused.stderr
     assert None is planned.records.read(NAME)
 
@@ -113,7 +113,7 @@ def test_a_worker_of_the_target_that_reports_and_does_not_answer_holds_the_canar
     worker = planned.workers[Side.TARGET]
     plan = Plan(queues=(planned.queue,))
     with open_rollout(NAME, planned.settings) as opened, closing(opened.watch(plan)) as watch:
-        assert [] == watch.obstacles()
+        assert watch.obstacles() == []
         worker.signal(signal.SIGSTOP)
         monkeypatch.setattr(side_watch, "_REPLIES_S", 2)
         try:

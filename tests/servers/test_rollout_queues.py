@@ -80,11 +80,11 @@ def test_the_source_is_not_empty_while_a_queue_that_nothing_names_holds_a_task(r
     plan = Plan(queues=(rollout.queue,), whole=True)
     seen = looks(rollout, plan, lambda one: one.left, "what is left is named")
     assert seen.is_empty is False
-    assert ("the source has messages of 'slow', which this rollout does not lead: 5 waiting",) == seen.left
+    assert seen.left == ("the source has messages of 'slow', which this rollout does not lead: 5 waiting",)
     with Connection(own.url) as connection:
         Queue("slow")(connection.default_channel).purge()
     seen = looks(rollout, plan, lambda one: one.is_empty, "the source is empty")
-    assert () == seen.left
+    assert seen.left == ()
 
 
 def test_what_is_left_on_purpose_is_said_at_the_end(rollout: Rollout, own: Server) -> None:
@@ -119,7 +119,7 @@ def test_a_plan_leads_the_applications_queues_and_refuses_what_it_would_leave(ro
     for name in ("mail", "far", "theirs"):
         send(own, name, 3)
     shown = planned(rollout)
-    assert 4 == shown.exit_code, shown.output
+    assert shown.exit_code == 4, shown.output
     assert "messages would be left in 'theirs' (3 waiting)" in shown.stderr
     for name in ("mail", "far"):
         assert f"source: {name}: 3 ready" in shown.stdout

@@ -91,16 +91,16 @@ def test_a_new_record_is_read_as_it_was_made(records: RolloutRecords) -> None:
 
 
 def test_a_new_record_sends_nothing_to_the_target_unless_told(records: RolloutRecords) -> None:
-    assert 0 == records.create("shop", SOURCE, TARGET, Change("ann", "why")).weights.default
+    assert records.create("shop", SOURCE, TARGET, Change("ann", "why")).weights.default == 0
 
 
 def test_a_change_keeps_what_it_does_not_name(records: RolloutRecords) -> None:
     first = records.create("shop", SOURCE, TARGET, FIRST)
     second = records.change(first, Change("bob", "more", weights=Weights(0.5)))
     third = records.change(second, Change("bob", "stop", phase="abort", weights=Weights(0), gather=True))
-    assert [1, 2, 3] == [one.generation for one in (first, second, third)]
-    assert ["canary", "canary", "abort"] == [one.phase for one in (first, second, third)]
-    assert [False, False, True] == [one.gather for one in (first, second, third)]
+    assert [one.generation for one in (first, second, third)] == [1, 2, 3]
+    assert [one.phase for one in (first, second, third)] == ["canary", "canary", "abort"]
+    assert [one.gather for one in (first, second, third)] == [False, False, True]
     assert [first, second, third] == records.history("shop")
 
 
@@ -111,7 +111,7 @@ def test_of_two_who_read_the_same_generation_one_changes_it(records: RolloutReco
         records.change(first, Change("bob", "too late", weights=Weights(0.9)))
     found = records.read("shop")
     assert found is not None
-    assert 0.5 == found.weights.default
+    assert found.weights.default == 0.5
 
 
 def test_many_who_change_at_once_lose_no_change(records: RolloutRecords) -> None:
@@ -145,7 +145,7 @@ def test_a_controller_with_an_earlier_token_changes_nothing(records: RolloutReco
         records.change(second, Change("old", "was frozen", weights=Weights(1)), token=1_700_000_000_000_001)
     # a person needs no token
     third = records.change(second, Change("ann", "abort", phase="abort"))
-    assert (3, 1_700_000_000_000_002) == (third.generation, third.token)
+    assert (third.generation, third.token) == (3, 1_700_000_000_000_002)
 
 
 def test_a_record_that_was_deleted_cannot_be_changed(records: RolloutRecords) -> None:
@@ -172,9 +172,9 @@ def test_a_change_whose_answer_was_lost_is_made_once(redis: Server, toxiproxy: S
     found = records.change(first, Change("bob", "once"))
     healer.join()
     proxy.delete()
-    assert 2 == found.generation
-    assert [1, 2] == [int(one) for one in (1, direct.hget(records.key("shop"), "generation"))]
-    assert 2 == direct.llen(f"{records.key('shop')}:history")
+    assert found.generation == 2
+    assert [int(one) for one in (1, direct.hget(records.key("shop"), "generation"))] == [1, 2]
+    assert direct.llen(f"{records.key('shop')}:history") == 2
 
 
 def test_a_value_of_another_type_is_not_read(redis: Server) -> None:
@@ -218,7 +218,7 @@ def test_on_a_cluster(cluster: int) -> None:
     records = _records(f"redis+cluster://{LOOPBACK}:{cluster}")
     first = records.create("shop", SOURCE, TARGET, FIRST)
     records.change(first, Change("bob", "more"))
-    assert [1, 2] == [one.generation for one in records.history("shop")]
+    assert [one.generation for one in records.history("shop")] == [1, 2]
 
 
 def test_behind_sentinel(redis: Server, tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_the_first_question_waits_half_a_second_at_most(redis: Server, toxiproxy
         assert monotonic() - begin < 100 * FIRST_ANSWER_S
         follower.stop()
     proxy.delete()
-    assert 0.5 == FIRST_ANSWER_S
+    assert FIRST_ANSWER_S == 0.5
     assert 0.4 < waited < 10
 
 
@@ -384,7 +384,7 @@ def test_a_forked_process_reads_for_itself(kind: str, request: pytest.FixtureReq
     done = forked.run(
         [sys.executable, "-c", _FORKING, url, prefix], capture_output=True, text=True, check=False, timeout=60
     )
-    assert "41" == done.stdout.strip(), done.stderr
+    assert done.stdout.strip() == "41", done.stderr
 
 
 @PATIENT

@@ -107,7 +107,7 @@ def test_nothing_is_lost_or_doubled_and_no_root_id_is_split(rollout: Rollout, mo
     app = rollout.producer()
     labels = _send_everything(app, 12)
     lines = rollout.await_ran(labels)
-    assert ({}, {}) == (doubled(lines), split_roots(lines))
+    assert (doubled(lines), split_roots(lines)) == ({}, {})
     assert sorted(labels) == sorted(line["label"] for line in lines)
     # each says to which side it was sent, and ran there; a pool process that has not read the record yet says 0
     assert not [line for line in lines if line["stamp"] not in {f"{NAME}:{one}:{line['side']}" for one in (0, 1)}]
@@ -119,7 +119,7 @@ def test_nothing_is_lost_or_doubled_and_no_root_id_is_split(rollout: Rollout, mo
     counted = rollout_of(app)
     assert counted is not None
     sent = [counted.counters.of(side) for side in Side]
-    assert (0, 0) == (sum(one.fallbacks for one in sent), sum(one.publish_failures for one in sent))
+    assert (sum(one.fallbacks for one in sent), sum(one.publish_failures for one in sent)) == (0, 0)
     # with results in a database Celery sends a task more, which looks whether the parts of a chord have ended
     each = 14 if rollout.settings.result_backend.scheme.startswith("db+") else 13
     assert each * 12 == sum(one.sent for one in sent)
@@ -137,8 +137,8 @@ def test_no_root_id_is_split_while_the_weight_changes(rollout: Rollout) -> None:
         made = rollout.change(weight=weight)
         _await_followed(app, made.generation)
     lines = rollout.await_ran(labels)
-    assert ({}, {}) == (doubled(lines), split_roots(lines))
-    assert 1 < len({line["stamp"].split(":")[1] for line in lines})
+    assert (doubled(lines), split_roots(lines)) == ({}, {})
+    assert len({line["stamp"].split(":")[1] for line in lines}) > 1
 
 
 def _await_followed(app: Any, generation: int) -> None:
@@ -166,7 +166,7 @@ def test_beat_sends_by_the_rollout(rollout: Rollout, tmp_path: Path) -> None:
     finally:
         beat.stop()
     lines = rollout.ran()
-    assert {} == split_roots(lines)
+    assert split_roots(lines) == {}
     assert len(lines) == len({line["id"] for line in lines})
     # the first ones may be sent before the record is read
     assert not [
@@ -186,8 +186,8 @@ def test_the_task_of_a_killed_process_comes_back_on_its_side(rollout: Rollout) -
     rollout.change(weight=0.0)
     rollout.stop_tasks()
     lines = rollout.await_ran(["k-0", "k-1"])
-    assert ["target", "target"] == [line["side"] for line in lines]
-    assert 1 == len({line["root"] for line in lines})
+    assert [line["side"] for line in lines] == ["target", "target"]
+    assert len({line["root"] for line in lines}) == 1
 
 
 @pytest.mark.parametrize("rollout", ["redis to rabbitmq", "rabbitmq to redis"], indirect=True)
@@ -214,9 +214,9 @@ def test_what_goes_on_leaves_the_side_when_roots_are_gathered(rollout: Rollout) 
     sides = [line["side"] for line in lines_of("f")]
     assert sorted(sides, reverse=True) == sides, "it came back"
     retries = lines_of("r")
-    assert {} == doubled(retries)
-    assert ("target", "source") == (retries[0]["side"], retries[-1]["side"])
-    assert 1 == len({line["id"] for line in retries})
+    assert doubled(retries) == {}
+    assert (retries[0]["side"], retries[-1]["side"]) == ("target", "source")
+    assert len({line["id"] for line in retries}) == 1
 
 
 @pytest.mark.parametrize("rollout", ["redis to rabbitmq"], indirect=True)
@@ -230,8 +230,8 @@ def test_the_retry_of_a_delayed_message_goes_to_the_other_side_as_well(rollout: 
     rollout.change(phase="abort", weight=0.0, gather=True)
     wait_until(lambda: rollout.ran()[-1]["side"] == "source", within_s=60, what="it has left")
     lines = rollout.ran()
-    assert {} == doubled(lines)
-    assert ["target", "target", "source"] == [lines[number]["side"] for number in (0, 1, -1)]
+    assert doubled(lines) == {}
+    assert [lines[number]["side"] for number in (0, 1, -1)] == ["target", "target", "source"]
 
 
 @pytest.mark.promise("redis to rabbitmq")
@@ -366,7 +366,7 @@ def test_weights_by_task_and_by_queue(rollout: Rollout) -> None:
     ]
     assert here == rollout.ids(SOURCE)
     assert sorted(there) == sorted([*rollout.ids(TARGET, queues[0]), *rollout.ids(TARGET, queues[1])])
-    assert [] == rollout.ids(SOURCE, queues[1])
+    assert rollout.ids(SOURCE, queues[1]) == []
 
 
 class Conf:
@@ -441,7 +441,7 @@ def test_an_address_of_the_caller_leads_to_the_queue_of_the_same_name(rollout: R
         assert ids == rollout.ids(TARGET, rollout.queue + queue), options
     found = rollout_of(sender)
     assert found is not None
-    assert 0 == found.counters.of(TARGET).fallbacks
+    assert found.counters.of(TARGET).fallbacks == 0
     found.stop()
 
 
@@ -470,7 +470,7 @@ def test_a_producer_of_another_broker_is_the_caller_s_will(rollout: Rollout) -> 
         found = [connection.default_channel.basic_get(rollout.queue, no_ack=True) for _ in range(2)]
     assert {sent.id, again.id} == {message.headers["id"] for message in found}
     assert not any("repot_rollout" in message.headers for message in found)
-    assert ([], []) == (rollout.ids(SOURCE), rollout.ids(TARGET))
+    assert (rollout.ids(SOURCE), rollout.ids(TARGET)) == ([], [])
 
 
 def test_a_producer_of_the_application_s_own_broker_is_replaced(rollout: Rollout) -> None:

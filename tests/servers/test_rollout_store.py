@@ -82,40 +82,40 @@ def together(number: int, act: Callable[[int], Any]) -> list[Any]:
 
 def test_named_values(store: RolloutStore) -> None:
     key, other = prefix(), prefix()
-    assert ({}, None, None) == (store.fields(key), store.field(key, "a"), store.text(other))
+    assert (store.fields(key), store.field(key, "a"), store.text(other)) == ({}, None, None)
     store.put(key, {"a": "1", "b": "2"})
     store.put(key, {"b": "3", "B": ""})
-    assert {"a": "1", "b": "3", "B": ""} == store.fields(key)
-    assert ["1", "5"] == [store.put_first(key, name, "5") for name in ("a", "c")]
+    assert store.fields(key) == {"a": "1", "b": "3", "B": ""}
+    assert [store.put_first(key, name, "5") for name in ("a", "c")] == ["1", "5"]
     store.drop(key, "a")
     store.drop(key, "a")
-    assert (None, "5") == (store.field(key, "a"), store.field(key, "c"))
+    assert (store.field(key, "a"), store.field(key, "c")) == (None, "5")
     for words in ("first", "second \N{SNOWMAN}" * 10_000):
         store.put_text(other, words)
         assert words == store.text(other)
     store.forget(key, other)
-    assert ({}, None) == (store.fields(key), store.text(other))
+    assert (store.fields(key), store.text(other)) == ({}, None)
 
 
 def test_scores_only_grow(store: RolloutStore) -> None:
     key = prefix()
     store.raise_scores(key, {"hourly": 1.5, "daily": 1_700_000_000.123456})
     store.raise_scores(key, {"hourly": 1.25, "daily": 1_700_000_000.123457, "weekly": 2.0})
-    assert {"hourly": 1.5, "daily": 1_700_000_000.123457, "weekly": 2.0} == store.scores(key)
+    assert store.scores(key) == {"hourly": 1.5, "daily": 1_700_000_000.123457, "weekly": 2.0}
     assert {"daily", "weekly"} == store.scores(key, since=2.0).keys()
 
 
 def test_a_series_keeps_the_latest_points_and_none_twice(store: RolloutStore) -> None:
     key = prefix()
-    assert ([], []) == (store.lines(key), store.ends(key))
+    assert (store.lines(key), store.ends(key)) == ([], [])
     for line in ("1", "2", "2", "3"):
         store.step("append", [key], [line, 3])
-    assert ["1", "2", "3"] == store.lines(key)
+    assert store.lines(key) == ["1", "2", "3"]
     store.step("append", [key], ["4", 3])
-    assert (["2", "3", "4"], ["2", "4"]) == (store.lines(key), store.ends(key))
+    assert (store.lines(key), store.ends(key)) == (["2", "3", "4"], ["2", "4"])
     observations = Observations(store, prefix(), "shop")
     observations.add({"at": 1.5})
-    assert ([{"at": 1.5}] * 2, [{"at": 1.5}]) == (observations.ends(), observations.series())
+    assert (observations.ends(), observations.series()) == ([{"at": 1.5}] * 2, [{"at": 1.5}])
 
 
 def test_the_clock_is_the_servers(store: RolloutStore) -> None:
@@ -127,9 +127,9 @@ def test_a_report_counts_once(store: RolloutStore) -> None:
     tally, process = Tally(store, prefix(), "shop"), uuid4().hex
     for number, counts in ((1, {"sent": 2, "failed": 1}), (1, {"sent": 2, "failed": 1}), (2, {"sent": 3}), (3, {})):
         tally.add(Side.TARGET, process, number, counts, WORKER if number > 1 else None)
-    assert ({"sent": 5, "failed": 1}, {}) == (tally.counts(Side.TARGET), tally.counts(Side.SOURCE))
+    assert (tally.counts(Side.TARGET), tally.counts(Side.SOURCE)) == ({"sent": 5, "failed": 1}, {})
     (worker,) = tally.workers()
-    assert ("celery@a", ("orders",)) == (worker.node, worker.queues)
+    assert (worker.node, worker.queues) == ("celery@a", ("orders",))
     assert abs(tally.now() - worker.reported_at) < 60
 
 
@@ -158,10 +158,10 @@ def test_what_several_processes_saw_counts_once(store: RolloutStore) -> None:
         tally.add(Side.TARGET, process, 1, {"sent": 1}, None, seen | {"another": ("tried",)})
 
     together(6, report)
-    assert {"sent": 6, "tried": 26, "charge tried": 26} == tally.counts(Side.TARGET)
+    assert tally.counts(Side.TARGET) == {"sent": 6, "tried": 26, "charge tried": 26}
     # the other side has roots of its own
     tally.add(Side.SOURCE, uuid4().hex, 1, {}, None, {"0:charge": ("tried",)})
-    assert {"tried": 1} == tally.counts(Side.SOURCE)
+    assert tally.counts(Side.SOURCE) == {"tried": 1}
 
 
 def test_a_task_may_have_any_name(store: RolloutStore) -> None:
@@ -176,32 +176,32 @@ def test_one_of_many_gets_the_lease_and_the_fencing_token_grows(store: RolloutSt
     at = prefix()
     leases = [BeatLease(store, at, "shop", f"owner {number}", 60, lambda _: False) for number in range(6)]
     held = together(len(leases), lambda number: leases[number].is_held())
-    assert 1 == held.count(True)
+    assert held.count(True) == 1
     (holder,) = [one for one in leases if one.is_held()]
     assert holder._owner == beat_holder(store, at, "shop")
-    assert (1, [0] * 5) == (holder.token, [one.token for one in leases if one is not holder])
+    assert (holder.token, [one.token for one in leases if one is not holder]) == (1, [0] * 5)
     holder.release()
     assert beat_holder(store, at, "shop") is None
     other = next(one for one in leases if one is not holder)
-    assert (True, 2) == (other.is_held(), other.token)
+    assert (other.is_held(), other.token) == (True, 2)
     assert not holder.is_held()
 
 
 def test_a_lease_ends_by_the_servers_clock(store: RolloutStore) -> None:
     first, second = (ControllerStore(store, at, "shop") for at in [prefix()] * 2)
-    assert (1, 1) == (first.hold("ann", 60), first.hold("ann", 60))
-    assert "ann" == first.holder()
+    assert (first.hold("ann", 60), first.hold("ann", 60)) == (1, 1)
+    assert first.holder() == "ann"
     key = f"{first._base}:controller"
     answer = store.step("lease", [key], ["bob", 60_000, ""])
-    assert "ann" == answer[0]
+    assert answer[0] == "ann"
     assert 0 < int(answer[1]) <= 60_000
     first.hold("ann", 0.5)
     wait_until(lambda: second.holder() is None, within_s=30, what="the lease ends")
-    assert 2 == second.hold("bob", 60)
+    assert second.hold("bob", 60) == 2
     # an owner that is known to have ended is passed over
-    assert ["3"] == store.step("lease", [key], ["eve", 60_000, "bob"])
+    assert store.step("lease", [key], ["eve", 60_000, "bob"]) == ["3"]
     first.release("ann")
-    assert "eve" == first.holder()
+    assert first.holder() == "eve"
 
 
 def test_a_plan_and_the_counts_of_a_step(store: RolloutStore) -> None:
@@ -209,7 +209,7 @@ def test_a_plan_and_the_counts_of_a_step(store: RolloutStore) -> None:
     first = {Side.SOURCE: {"sent": 1}, Side.TARGET: {}}
     assert [first, first] == [kept.first_counts("canary 1", counts) for counts in (first, {Side.SOURCE: {"sent": 9}})]
     kept.forget_steps()
-    assert {} == kept.first_counts("canary 1", {})
+    assert kept.first_counts("canary 1", {}) == {}
 
 
 def test_no_revoked_id_is_missed(store: RolloutStore) -> None:
@@ -227,7 +227,7 @@ def test_no_revoked_id_is_missed(store: RolloutStore) -> None:
 
     together(4, revoke)
     assert set(ids) == seen
-    assert 1 == len(reader.new())
+    assert len(reader.new()) == 1
 
 
 def test_the_latest_revoked_ids_are_kept(store: RolloutStore) -> None:
@@ -242,20 +242,20 @@ def test_a_run_and_its_effect_count_once(store: RolloutStore) -> None:
     tasks = SyntheticTasks(store, at, "shop")
     sent = SyntheticTask("id", Side.SOURCE, "orders", 1.0, kills=False, sent_at=1.0)
     tasks.note(sent)
-    assert [1, 1, 2] == [store.step("begin", [tasks._runs], ["id", run]) for run in ("x", "x", "y")]
-    assert [1, 1, 2] == [store.step("effect", [tasks._runs], ["id", run]) for run in ("x", "x", "y")]
+    assert [store.step("begin", [tasks._runs], ["id", run]) for run in ("x", "x", "y")] == [1, 1, 2]
+    assert [store.step("effect", [tasks._runs], ["id", run]) for run in ("x", "x", "y")] == [1, 1, 2]
     tasks.stop()
     assert tasks.is_stopped()
     tasks.stop(now=False)
     assert not tasks.is_stopped()
     (found,) = tasks.all()
-    assert (2, 2) == (found.runs, found.effects)
+    assert (found.runs, found.effects) == (2, 2)
     assert abs((found.ended_at or 0) - store.now()) < 60
     together(4, lambda _: tasks.close([found]))
-    assert ([], {}) == (tasks.all(), store.fields(tasks._runs))
-    assert {"source:ended": 1, "source:repeated": 1, "source:doubled": 1} == tasks.closed()
+    assert (tasks.all(), store.fields(tasks._runs)) == ([], {})
+    assert tasks.closed() == {"source:ended": 1, "source:repeated": 1, "source:doubled": 1}
     tasks.clear()
-    assert {} == tasks.closed()
+    assert tasks.closed() == {}
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
@@ -280,8 +280,8 @@ def test_a_step_whose_answer_was_lost_is_made_once(
         event.listen(engine, "commit", lose)
         event.listen(engine, "invalidate", heal)
 
-        assert 2 == records.change(first, Change("bob", "once")).generation
-        assert [1, 2] == [one.generation for one in records.history("shop")]
+        assert records.change(first, Change("bob", "once")).generation == 2
+        assert [one.generation for one in records.history("shop")] == [1, 2]
         asked: list[Callable[[], object]] = [
             lambda: tally.add(Side.SOURCE, "a", 1, {"sent": 1}, None),
             lambda: SyntheticTasks(store, at, "shop").begun("id"),
@@ -291,9 +291,9 @@ def test_a_step_whose_answer_was_lost_is_made_once(
             cut.clear()
             ask()
             assert cut, number
-        assert {"sent": 1} == tally.counts(Side.SOURCE)
-        assert [{"at": 1.5}] == Observations(store, at, "shop").series()
-        assert "1" == store.field(SyntheticTasks(store, at, "shop")._runs, "runs:id")
+        assert tally.counts(Side.SOURCE) == {"sent": 1}
+        assert Observations(store, at, "shop").series() == [{"at": 1.5}]
+        assert store.field(SyntheticTasks(store, at, "shop")._runs, "runs:id") == "1"
     link.delete()
 
 
@@ -306,11 +306,11 @@ def test_a_process_that_stands_still_within_a_step_stops_no_other_one(database: 
         rows = Rows(stopped)
         rows.limit()
         rows.lock(key)
-        assert ["1"] == database.step("lease", [key], ["ann", 60_000, ""])
+        assert database.step("lease", [key], ["ann", 60_000, ""]) == ["1"]
         with pytest.raises(RepotError), database.database.errors_named():
             rows.put(key, {"owner": "bob"})
         stopped.invalidate()
-    assert "ann" == database.field(key, "owner")
+    assert database.field(key, "owner") == "ann"
 
 
 def test_what_is_over_is_deleted_in_small_batches(database: DatabaseRolloutStore) -> None:
@@ -319,16 +319,16 @@ def test_what_is_over_is_deleted_in_small_batches(database: DatabaseRolloutStore
     database.clean()
     tally.add(Side.SOURCE, "one", 1, {"sent": 1}, None)
     database.step("revoke", [at], [3600, 50_000, *(uuid4().hex for _ in range(700))])
-    assert (0, 700) == (database.clean(), len(database.scores(at)))
+    assert (database.clean(), len(database.scores(at))) == (0, 700)
     for table in (tables.fields, tables.scores):
         step = update(table).where(table.c.key.startswith(at), table.c.expires_at.is_not(None))
         database.database.transact(lambda one, step=step: one.execute(step.values(expires_at=now() - 1)))  # type: ignore[misc]
-    assert {} == database.scores(at)
-    assert [501, 200, 0] == [database.clean() for _ in range(3)]
+    assert database.scores(at) == {}
+    assert [database.clean() for _ in range(3)] == [501, 200, 0]
     # by a step as well
     database._cleans_at = 0.0
     tally.add(Side.SOURCE, "one", 1, {"sent": 1}, None)
-    assert {"sent": 2} == tally.counts(Side.SOURCE)
+    assert tally.counts(Side.SOURCE) == {"sent": 2}
 
 
 def test_the_history_is_bounded(database: DatabaseRolloutStore) -> None:
@@ -336,7 +336,7 @@ def test_the_history_is_bounded(database: DatabaseRolloutStore) -> None:
     for number in range(12):
         database.step("append", [key], [str(number), 10])
     count = select(func.count()).where(tables.lines.c.key == key)
-    assert 10 == database.database.read(lambda one: one.execute(count).scalar_one())
+    assert database.database.read(lambda one: one.execute(count).scalar_one()) == 10
 
 
 def test_without_tables_the_error_says_what_to_do(sqlite: Any) -> None:

@@ -61,12 +61,12 @@ def verdict(synthetic: Synthetic, *tasks: SyntheticTask, now: float = NOW) -> tu
 
 def test_tasks_that_have_all_ended_pass(synthetic: Synthetic) -> None:
     tasks = task(NOW - 20, NOW - 19), task(NOW - 10, NOW - 9, side=Side.SOURCE)
-    assert "pass" == verdict(synthetic, *tasks)[0]
+    assert verdict(synthetic, *tasks)[0] == "pass"
 
 
 def test_no_task_on_a_queue_of_the_target_never_passes(synthetic: Synthetic) -> None:
     found, why = verdict(synthetic, task(NOW - 20, NOW - 19, side=Side.SOURCE), task(NOW - 5))
-    assert "inconclusive" == found
+    assert found == "inconclusive"
     assert "none has ended in this step on" in why
 
 
@@ -84,32 +84,32 @@ def test_an_id_that_a_later_one_has_overtaken_is_overdue_and_then_lost(
 def test_an_id_that_only_waits_is_not_lost_however_long(synthetic: Synthetic) -> None:
     """Nothing that was sent later has run: the queue is long."""
     found, why = verdict(synthetic, task(NOW - 900, NOW - 899), task(NOW - 800), task(NOW - 700))
-    assert "pass" == found, why
+    assert found == "pass", why
 
 
 def test_an_id_that_may_not_have_been_sent_is_never_lost(synthetic: Synthetic) -> None:
     tasks = task(NOW - 900, sent=Sent.UNKNOWN), task(NOW - 890, sent=Sent.SENDING), task(NOW - 880, NOW - 870)
     found, why = verdict(synthetic, *tasks)
-    assert "inconclusive" == found
+    assert found == "inconclusive"
     assert "0 lost" in why
 
 
 def test_a_long_task_is_not_overdue_before_its_length(synthetic: Synthetic) -> None:
     tasks = task(NOW - 900, length_s=3600.0), task(NOW - 880, NOW - 870)
-    assert "pass" == verdict(synthetic, *tasks)[0]
+    assert verdict(synthetic, *tasks)[0] == "pass"
 
 
 @pytest.mark.promise
 def test_a_doubled_effect_of_the_target_is_a_failure(synthetic: Synthetic) -> None:
     found, why = verdict(synthetic, task(NOW - 20, NOW - 19, effects=2, runs=2))
-    assert "fail" == found
+    assert found == "fail"
     assert "1 effects doubled" in why
 
 
 def test_what_the_source_loses_is_not_the_targets_fault_and_does_not_pass(synthetic: Synthetic) -> None:
     tasks = [task(NOW - 20, NOW - 19)]
     tasks += [replace(one, side=Side.SOURCE) for one in (task(NOW - 900), task(NOW - 890, NOW - 889))]
-    assert "inconclusive" == verdict(synthetic, *tasks)[0]
+    assert verdict(synthetic, *tasks)[0] == "inconclusive"
 
 
 def test_each_kind_goes_to_every_queue_at_its_interval_and_few_are_open(rollout: Rollout) -> None:
@@ -129,25 +129,25 @@ def test_each_kind_goes_to_every_queue_at_its_interval_and_few_are_open(rollout:
 
 def test_what_surely_was_not_sent_is_not_accounted_for(rollout: Rollout) -> None:
     """The queue does not exist on the target: RabbitMQ returns the message."""
-    assert [] == synthetic_of(rollout, queues=(f"gone-{uuid4()}",)).send(NOW, [Side.TARGET])
-    assert [] == rollout.synthetic.all()
+    assert synthetic_of(rollout, queues=(f"gone-{uuid4()}",)).send(NOW, [Side.TARGET]) == []
+    assert rollout.synthetic.all() == []
 
 
 def test_an_effect_counts_once_for_a_run_and_a_closed_task_stays_in_the_account(rollout: Rollout) -> None:
     tasks = rollout.synthetic
     sent = task(NOW)
     tasks.note(sent)
-    assert [1, 2] == [tasks.begun(sent.id), tasks.begun(sent.id)]
+    assert [tasks.begun(sent.id), tasks.begun(sent.id)] == [1, 2]
     arguments = [[tasks._runs], [sent.id, "the first run"]]
     # the answer to the first request was lost, and redis-py sends it again
-    assert [1, 1] == [tasks._store.step("effect", *arguments) for _ in range(2)]
+    assert [tasks._store.step("effect", *arguments) for _ in range(2)] == [1, 1]
     (found,) = tasks.all()
-    assert (2, 1) == (found.runs, found.effects)
+    assert (found.runs, found.effects) == (2, 1)
     assert found.ended_at is not None
     for _ in range(2):
         tasks.close([found])
-    assert [] == tasks.all()
+    assert tasks.all() == []
     account = synthetic_of(rollout).account([], NOW, Side.TARGET)
-    assert (1, 1, 1, 0) == (account.sent, account.ended, account.repeated, account.doubled)
+    assert (account.sent, account.ended, account.repeated, account.doubled) == (1, 1, 1, 0)
     tasks.clear()
-    assert {} == tasks.closed()
+    assert tasks.closed() == {}

@@ -27,7 +27,7 @@ def test_the_tutorial_runs_as_written(own_directory: Path) -> None:
     page.write_text(PAGE)
     with running(own_directory, str(page)) as process:
         shown, _ = process.communicate(timeout=HANGS_AFTER_S)
-    assert 0 == process.returncode, shown
+    assert process.returncode == 0, shown
     assert typed_on(PAGE) == typed_by(shown)
 
     sent, orders = map(int, re.findall(r"task ids sent: (\d+), for (\d+) orders", shown)[0])
@@ -85,7 +85,7 @@ def test_a_worker_that_ends_by_itself_fails_the_tutorial(own_directory: Path) ->
     page.write_text(PAGE.replace("celery -A shop worker -n source@%h", "celery -A shop worker --no-such-option"))
     with running(own_directory, str(page)) as process:
         shown, _ = process.communicate(timeout=HANGS_AFTER_S)
-    assert 1 == process.returncode, shown
+    assert process.returncode == 1, shown
     assert "error: this is not as the tutorial says: `celery -A shop worker --no-such-option" in shown
     assert "No such option" in shown
     require_nothing_left(own_directory, "page.md")

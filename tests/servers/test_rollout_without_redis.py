@@ -73,7 +73,7 @@ def test_nothing_speaks_of_a_redis_and_no_password_is_kept_or_shown(
     assert "canary at" in shown[3].output
     output = "".join(one.output for one in shown) + (tmp_path / "report.html").read_text() + page_of(rollout)
     said = [line for line in output.replace(str(tmp_path), "").splitlines() if "redis" in line.lower()]
-    assert [] == said
+    assert said == []
     kept = contents(postgresql.url)
     assert NAME in kept
     for secret in (PASSWORD, ":secret@"):
@@ -126,11 +126,11 @@ def test_what_waits_on_the_target_of_an_abort_is_moved_back(rollout: Rollout) ->
             assert all(one.is_confirmed for one in broker.publish(rollout.queue, [task(place) for place in range(30)]))
         opened.begin(plan, "ann")
         aborted = repot(rollout, "abort", NAME, "--why", "its workers are gone")
-        assert 0 == aborted.exit_code, aborted.output
+        assert aborted.exit_code == 0, aborted.output
         ended = opened.controller().run(Event())
-    assert Phase.ABORTED == ended.phase
+    assert ended.phase == Phase.ABORTED
     assert "30 moved to the other side" in ended.why
-    assert [30, 0] == [len(rollout.waiting(side)) for side in (Side.SOURCE, Side.TARGET)]
+    assert [len(rollout.waiting(side)) for side in (Side.SOURCE, Side.TARGET)] == [30, 0]
 
 
 @pytest.mark.parametrize("word", ["plan", "start", "status", "history"])
@@ -146,7 +146,7 @@ def test_a_database_that_does_not_serve_is_one_clear_error(
         shown = repot(rollout, word, NAME, *(["--execute"] if word == "start" else []), WORKER_LEASE_STORE=url)
         assert error.exit_code == shown.exit_code, shown.output
         assert said in shown.stderr
-        assert 1 == shown.stderr.count("error:"), shown.stderr
+        assert shown.stderr.count("error:") == 1, shown.stderr
         assert "Traceback" not in shown.output
         assert PASSWORD not in shown.output
         if error is StoreMisconfigured:

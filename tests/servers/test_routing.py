@@ -54,7 +54,7 @@ def test_made_up_applications_reach_the_same_queues(
         "7",
     ]
     done = forked.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert 0 == done.returncode, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert number == json.loads(done.stdout.splitlines()[-1])["configurations"]
 
 
@@ -71,7 +71,7 @@ def test_bare_queues_get_each_message_once(server: Server) -> None:
         app.amqp.TaskConsumer(connection.default_channel)
         for options in ways:
             app.send_task("repot.run", ignore_result=True, **options)
-        assert [2, 1] == [_taken(connection, name) for name in names]
+        assert [_taken(connection, name) for name in names] == [2, 1]
 
 
 def test_messages_of_configured_applications_alone_say_when_they_were_sent(server: Server) -> None:
@@ -92,7 +92,7 @@ def test_messages_of_configured_applications_alone_say_when_they_were_sent(serve
             message = wait_until(lambda: channel.basic_get(queue, no_ack=True), within_s=30, what="the message")
             found.append(message.properties.get("timestamp"))
     assert before <= found[0] <= time()
-    assert [7, None] == found[1:]
+    assert found[1:] == [7, None]
 
 
 def _taken(connection: Connection, queue: str) -> int:

@@ -62,7 +62,7 @@ def test_what_is_said_of_a_broker_and_of_moves_is_valid(
     with Connection(own.url) as connection:
         assert Queue(queue, no_declare=True)(connection.channel()).get() is not None
         (found,) = run(variables, "status")["brokers"][:1]
-        assert 3 == found["queues"][0]["ready"]
+        assert found["queues"][0]["ready"] == 3
         (held,) = run(variables, "inflight list", "--wait", "1s")["tasks"]
         assert held["id"] in ids
         run(variables, "inflight requeue", "--orphans", "--wait", "1s", "--older-than", "0s")
@@ -70,15 +70,15 @@ def test_what_is_said_of_a_broker_and_of_moves_is_valid(
     run(variables, "dlq show", dead["id"], "--payload")
     run(variables, "dlq stats")
     named = ("--queue", queue)
-    assert 4 == run(variables, "move plan", *named)["queues"][0]["source"]["ready"]
+    assert run(variables, "move plan", *named)["queues"][0]["source"]["ready"] == 4
     run(variables, "move start", "--name", "friday", *named)
     run(variables, "move start", "--name", "friday", "--execute", *named)
-    assert 4 == run(variables, "move status", "friday")["queues"][0]["delivered"]
+    assert run(variables, "move status", "friday")["queues"][0]["delivered"] == 4
     run(variables, "move verify", "friday")
     run(variables, "move revert", "friday")
     run(variables, "move revert", "friday", "--execute")
     run(variables, "move resume", "friday", "--execute")
-    assert 4 == run(variables, "move status", "friday")["given_back"]["delivered"]
+    assert run(variables, "move status", "friday")["given_back"]["delivered"] == 4
 
 
 @pytest.fixture(params=["redis-rabbitmq"])
@@ -99,7 +99,7 @@ def test_what_is_said_of_rollouts_is_valid(rollout: Rollout, rabbitmq: Server, t
     for command in ("rollout status", "rollout history", "rollout report"):
         run(environment, command, NAME)
     run(environment, "rollout start", NAME, code=4)
-    assert NAME == run(environment, "status")["rollout"]["name"]
+    assert run(environment, "status")["rollout"]["name"] == NAME
 
 
 def test_the_addresses_of_servers_are_valid(own: Server, rabbitmq: Server) -> None:

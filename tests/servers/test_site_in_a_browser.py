@@ -64,14 +64,14 @@ def test_a_page_fits_and_axe_finds_nothing_serious(
     assert {"light": "default", "dark": "slate"}[scheme] == reader.asks("document.body.dataset.mdColorScheme")
     loaded = reader.asks("performance.getEntriesByType('resource').map((one) => one.name)")
     assert any(name.endswith(".css") for name in loaded)
-    assert [] == [name for name in loaded if not name.startswith(address)]
-    assert [] == reader.complaints
+    assert [name for name in loaded if not name.startswith(address)] == []
+    assert reader.complaints == []
     # nothing is wider than the screen, but what scrolls by itself
     assert reader.asks("document.documentElement.scrollWidth") <= width
     browser.execute_script(AXE)
     found = browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
     serious = [one for one in found["violations"] if one["impact"] in {"serious", "critical"}]
-    assert [] == [(one["id"], len(one["nodes"]), one["nodes"][0]["html"]) for one in serious]
+    assert [(one["id"], len(one["nodes"]), one["nodes"][0]["html"]) for one in serious] == []
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
@@ -83,10 +83,10 @@ def test_the_session_plays_to_its_end_and_stands_still_on_request(browser: Remot
     last = "getComputedStyle([...document.querySelectorAll('text')].at(-1)).opacity"
     box = "[...document.querySelectorAll('text')].at(-1).getBoundingClientRect()"
     if motion == "no-preference":
-        assert "0" == reader.asks(last)
+        assert reader.asks(last) == "0"
         # it is not waited for: its own time is moved
         reader.asks("document.getAnimations().forEach((one) => one.finish())")
-    assert "1" == reader.asks(last)
+    assert reader.asks(last) == "1"
     assert reader.asks(f"{box}.bottom <= document.documentElement.getBoundingClientRect().bottom")
 
 
@@ -114,4 +114,4 @@ def test_a_search_finds_the_page_that_explains_before_the_rules(browser: Remote,
     results = "[...document.querySelectorAll('.md-search-result__link')].map((one) => one.pathname)"
     reader.waits(f"{results}.length > 3", "there are results")
     found = reader.asks(results)
-    assert "/tutorial-ran-twice/" == found[0], found
+    assert found[0] == "/tutorial-ran-twice/", found

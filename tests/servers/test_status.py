@@ -80,7 +80,7 @@ def found_at(shop: Shop, server: Server, store: Server) -> dict[str, Any]:
 
     def look() -> Any:
         done = status(server.url, "--json", "--wait", "5s", **environment(server, store, shop.name))
-        assert 0 == done.exit_code, done.output
+        assert done.exit_code == 0, done.output
         (broker,) = json.loads(done.stdout)["brokers"]
         queue = next((one for one in broker["queues"] if one["name"] == shop.name), None)
         answers = [one["name"] for one in broker["workers"] if one["answers"]]
@@ -116,7 +116,7 @@ def test_one_screen_says_where_a_deployment_stands(each: Server, redis: Server, 
     assert (version("celery"), version("repot")) == (of_worker["celery"], of_worker["repot"])
     assert shop.name in of_worker["queues"]
     assert (1, redis.url) == (found["leases"]["unknown_outcomes"], found["leases"]["store"])
-    assert "repot leases list --unknown-outcome" == found["next"]["command"]
+    assert found["next"]["command"] == "repot leases list --unknown-outcome"
 
     text = status(each.url, **environment(each, redis, shop.name)).stdout
     assert f"leases of unknown outcome: 1 in {redis.url}" in text
@@ -138,7 +138,7 @@ def test_what_does_not_answer_is_named_and_the_rest_is_shown(own: Server, redis:
     else:
         store = f"redis://:hidden@{NOWHERE}/0"
     done = status(broker, "--json", WORKER_LEASE_STORE=store, WORKER_SOCKET_CONNECT_TIMEOUT="1")
-    assert 3 == done.exit_code
+    assert done.exit_code == 3
     assert "hidden" not in done.output
     found = json.loads(done.stdout)
     assert any(NOWHERE in one["what"] for one in found["unread"])
@@ -173,8 +173,8 @@ def test_without_the_management_api_workers_are_shown_and_counts_are_unknown(
     found = wait_until(look, within_s=60, what="the worker answers")
     (queue,) = (one for one in found["brokers"][0]["queues"] if one["name"] == shop.name)
     assert (None, None, None, [worker]) == (queue["ready"], queue["in_hand"], queue["on_broker"], queue["read_by"])
-    assert [None] == [one["count"] for one in found["brokers"][0]["dead_letters"]]
-    assert 0 == found["leases"]["unknown_outcomes"]
+    assert [one["count"] for one in found["brokers"][0]["dead_letters"]] == [None]
+    assert found["leases"]["unknown_outcomes"] == 0
     assert any("management API" in one["why"] for one in found["unread"])
 
 
@@ -195,10 +195,10 @@ def test_a_user_who_may_not_look_for_queues_sees_those_that_are_named(own: Serve
         command("ACL SETUSER", "looker", "on", ">planted", "~*", "&*", "+@all", "-scan")
     url = own.url.replace("redis://", "redis://looker:planted@")
     done = status(url, "--json", **environment(own, redis, name))
-    assert 0 == done.exit_code, done.output
+    assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     (queue,) = (one for one in found["brokers"][0]["queues"] if one["name"] == name)
-    assert (2, []) == (queue["ready"], queue["read_by"])
+    assert (queue["ready"], queue["read_by"]) == (2, [])
     assert {f"{name}.dead": 1}.items() <= {
         one["queue"]: one["count"] for one in found["brokers"][0]["dead_letters"]
     }.items()
@@ -223,7 +223,7 @@ def test_a_move_that_was_interrupted_is_under_way(own: Server, redis: Server, mo
     remember(moves, "never-begun", addresses)
     variables = {"WORKER_MOVE_FROM": own.url, "WORKER_MOVE_TO": redis.url, "WORKER_LEASE_STORE": redis.url}
     found = json.loads(status(own.url, "--json", **variables).stdout)
-    assert [["workers read it", "source of a move"], ["target of a move"]] == [one["roles"] for one in found["brokers"]]
+    assert [one["roles"] for one in found["brokers"]] == [["workers read it", "source of a move"], ["target of a move"]]
     assert {path.name, "never-begun"} == {*found["moves_looked_at"]}
     (one,) = found["moves"]
     assert (path.name, "ended", False, own.url, redis.url) == tuple(
@@ -231,7 +231,7 @@ def test_a_move_that_was_interrupted_is_under_way(own: Server, redis: Server, mo
     )
     assert f"repot move resume {path.name} --execute" == found["next"]["command"]
     path.move(Limits(window=2))
-    assert [] == json.loads(status(own.url, "--json", **variables).stdout)["moves"]
+    assert json.loads(status(own.url, "--json", **variables).stdout)["moves"] == []
 
 
 def test_the_other_broker_of_an_old_move_may_be_gone(own: Server, redis: Server, moves: Path) -> None:
@@ -239,8 +239,8 @@ def test_the_other_broker_of_an_old_move_may_be_gone(own: Server, redis: Server,
     remember(moves, "old", Addresses(gone, Address(BrokerUrl.parse(own.url))))
     remember(moves, "elsewhere", Addresses(gone, gone))
     done = status(own.url, "--json", WORKER_LEASE_STORE=redis.url)
-    assert 0 == done.exit_code, done.output
+    assert done.exit_code == 0, done.output
     assert "hidden" not in done.output
     found = json.loads(done.stdout)
-    assert (["old"], []) == (found["moves_looked_at"], found["moves"])
+    assert (found["moves_looked_at"], found["moves"]) == (["old"], [])
     assert _is_unread(found, "the move old")

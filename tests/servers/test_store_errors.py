@@ -94,15 +94,15 @@ def test_a_store_that_answers_so_is_away(server: Server, guard: Guard, settings:
                 question()
             assert (word in REFUSED) == isinstance(caught.value, StoreRefused)
         careless("order")
-        assert ["order"] == effects
+        assert effects == ["order"]
         guard.finish(lease, guard.ending(Policy(), RunOutcome.DONE, result='"first"'))
     wait_until(lambda: _state(guard, "a" * 64) is State.DONE, within_s=20, what="the outcome is noted")
     # what was asked for and not answered took no key and no scope
     free = guard.acquire(Fingerprint("b" * 64), Policy(), task="t", task_id="2")
     assert isinstance(free, Lease)
     guard.abandon(free)
-    assert "running" == jobs.renew(run, 1.5)
-    assert "succeeded" == jobs.finish(run, Status.SUCCEEDED)
+    assert jobs.renew(run, 1.5) == "running"
+    assert jobs.finish(run, Status.SUCCEEDED) == "succeeded"
 
 
 def _state(guard: Guard, key: str) -> State | None:
@@ -182,7 +182,7 @@ def test_a_store_that_cannot_serve_is_one_clear_error(address: str, rule: str, w
             with pytest.raises(StoreMisconfigured, match=words) as caught:
                 ask()
             assert "WORKER_LEASE_STORE" in caught.value.hint
-            assert 2 == caught.value.exit_code
+            assert caught.value.exit_code == 2
 
 
 def test_a_value_of_another_type_is_named_and_is_not_away(settings: ExplicitSettings) -> None:
@@ -204,15 +204,15 @@ def test_a_worker_whose_store_answers_so_waits_and_loses_nothing(
     shop.await_effects("running")
     with answering(server, word):
         waiting, careless = shop.send("charge", "waiting"), shop.send("careless", "careless")
-        assert "IGNORED" == shop.await_ended(waiting.id)[0]
-        assert "careless" == shop.get(careless)
+        assert shop.await_ended(waiting.id)[0] == "IGNORED"
+        assert shop.get(careless) == "careless"
         hold.touch()
-        assert "running" == shop.get(running)["order"]
-        assert [] == shop.effects("waiting")
-    assert "waiting" == shop.get(waiting)["order"]
+        assert shop.get(running)["order"] == "running"
+        assert shop.effects("waiting") == []
+    assert shop.get(waiting)["order"] == "waiting"
     again = shop.send("charge", "running", 1, "", str(hold))
     assert running.id == shop.get(again)["by"]
-    assert [1, 1, 1] == [len(shop.effects(order)) for order in ("running", "waiting", "careless")]
+    assert [len(shop.effects(order)) for order in ("running", "waiting", "careless")] == [1, 1, 1]
 
 
 def _acquires(store: RedisLeaseStore) -> bool:

@@ -32,7 +32,7 @@ EVERY = ("RPT407", "RPT713", "RPT901", "RPT902", "RPT904")
 def found_in(store: str, *, broker: str) -> dict[str, str]:
     """Return what the doctor finds in a lease store, by rule."""
     report = doctor(store, broker)
-    assert [] == report["not_judged"]
+    assert report["not_judged"] == []
     return {one["rule"]: one["message"] for one in report["findings"]}
 
 
@@ -147,14 +147,14 @@ def test_a_mariadb(
 
 def test_a_sqlite(sqlite: FileDatabase, redis: Server) -> None:
     missing = sqlite.path.with_name("missing.db")
-    assert {"RPT904": "the file does not exist"} == found_in(f"sqlite:///{missing}", broker=redis.url)
+    assert found_in(f"sqlite:///{missing}", broker=redis.url) == {"RPT904": "the file does not exist"}
     assert not missing.exists()
     run(sqlite.url, "CREATE TABLE orders (id int)")
     before = sqlite.path.read_bytes()
-    assert {"RPT904": "there are no tables"} == found_in(sqlite.url, broker=redis.url)
+    assert found_in(sqlite.url, broker=redis.url) == {"RPT904": "there are no tables"}
     assert before == sqlite.path.read_bytes()
     migrate(sqlite.url)
-    assert {} == found_in(sqlite.url, broker=redis.url)
+    assert found_in(sqlite.url, broker=redis.url) == {}
     assert_found({"RPT902": "it is in the memory of each process"}, found_in("sqlite://", broker=redis.url))
 
 
@@ -162,13 +162,13 @@ def test_a_postgresql_that_follows_another(redis: Server) -> None:
     """As after a failover: alive, and read-only."""
     with private_postgresql() as server:
         migrate(server.url)
-        assert {} == found_in(server.url, broker=redis.url)
+        assert found_in(server.url, broker=redis.url) == {}
         with closing(connected(server.url)) as connection:
             (directory,) = connection.execute("SHOW data_directory").fetchone()
         server.process.stop()
         (Path(directory) / "standby.signal").touch()
         server.restart()
-        assert {"RPT713": "it is a replica: pg_is_in_recovery() is true"} == found_in(server.url, broker=redis.url)
+        assert found_in(server.url, broker=redis.url) == {"RPT713": "it is a replica: pg_is_in_recovery() is true"}
 
 
 def test_a_redis(redis: Server) -> None:
@@ -177,15 +177,15 @@ def test_a_redis(redis: Server) -> None:
     with redis_server("--maxmemory", "1gb", "--maxmemory-policy", "volatile-ttl") as store:
         found = found_in(store.url, broker=redis.url)
         assert_found({"RPT901": "maxmemory-policy is volatile-ttl", "RPT902": "appendonly is no"}, found)
-        assert {} == found_in(store.url, broker=store.url)
+        assert found_in(store.url, broker=store.url) == {}
     with redis_server("--appendonly", "yes") as store:
-        assert {} == found_in(store.url, broker=redis.url)
+        assert found_in(store.url, broker=redis.url) == {}
 
 
 def test_a_database_that_does_not_answer_is_unknown(redis: Server) -> None:
     store = f"postgresql+psycopg://shop:{PASSWORD}@127.0.0.1:{free_port()}/shop"
     report = doctor(store, redis.url)
-    assert [] == report["findings"]
+    assert report["findings"] == []
     assert {"RPT713", "RPT901", "RPT902", "RPT904"} == {one["rule"] for one in report["not_judged"]}
 
 

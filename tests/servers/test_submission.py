@@ -93,13 +93,13 @@ def desk(shop: Shop, task: str = "render", **terms: Any) -> Desk:
 def test_a_job_runs_with_its_id_as_the_tasks_and_frees_its_scope(shop: Shop) -> None:
     ours, hold = desk(shop), shop.file()
     job = ours.submit(hold=str(hold))
-    assert (True, 1) == (job.status.is_active, job.generation)
+    assert (job.status.is_active, job.generation) == (True, 1)
     running = ours.await_status(job.id, Status.RUNNING)
     shop.await_effects(ours.project)
     wait_until(lambda: ours.jobs.get(job.id).progress.stage, within_s=30, what="progress is written")
     progress = ours.jobs.get(job.id).progress
-    assert (1, 2, "render") == (progress.done, progress.total, progress.stage)
-    assert 1 == running.attempts
+    assert (progress.done, progress.total, progress.stage) == (1, 2, "render")
+    assert running.attempts == 1
     with pytest.raises(ScopeConflict) as refused:
         ours.submit()
     assert (job.id, "running", "render") == (refused.value.job_id, refused.value.status, refused.value.stage)
@@ -108,7 +108,7 @@ def test_a_job_runs_with_its_id_as_the_tasks_and_frees_its_scope(shop: Shop) -> 
     ended = ours.await_status(job.id, Status.SUCCEEDED)
     assert ended.ended_at is not None
     assert {"project": ours.project, "job": job.id} == shop.client.AsyncResult(job.id).get(timeout=10)
-    assert 2 == ours.submit().generation
+    assert ours.submit().generation == 2
 
 
 def test_a_run_longer_than_its_lease_keeps_its_scope(shop: Shop) -> None:
@@ -132,31 +132,31 @@ def test_a_double_submit_with_one_key_runs_once_and_both_get_the_result(shop: Sh
     ours = desk(shop)
     first = ours.jobs.submit({"project": ours.project}, idempotency_key="click")
     second = ours.jobs.submit({"project": ours.project}, idempotency_key="click")
-    assert (False, True) == (first.repeated, second.repeated)
+    assert (first.repeated, second.repeated) == (False, True)
     results = [shop.client.AsyncResult(one.job.id).get(timeout=20) for one in (first, second)]
     assert results[0] == results[1]
-    assert 1 == ours.effects
+    assert ours.effects == 1
 
 
 def test_a_job_that_fails_says_why_without_passwords(shop: Shop) -> None:
     ours = desk(shop, "fail")
     failed = ours.await_status(ours.submit().id, Status.FAILED)
-    assert "ValueError" == failed.error_type
+    assert failed.error_type == "ValueError"
     assert f"no connection to postgres://shop:**@db/{ours.project}" == failed.error
     ours.submit()
 
 
 def test_a_job_that_is_rejected_has_failed(shop: Shop) -> None:
     ours = desk(shop, "reject")
-    assert "Reject" == ours.await_status(ours.submit().id, Status.FAILED).error_type
+    assert ours.await_status(ours.submit().id, Status.FAILED).error_type == "Reject"
 
 
 def test_a_job_keeps_its_scope_while_it_waits_for_its_retry(shop: Shop) -> None:
     _waits_for_its_next_run(shop, "retry")
     ours = desk(shop, "retry")
     job = ours.submit()
-    assert 2 == ours.await_status(job.id, Status.SUCCEEDED).attempts
-    assert 1 == shop.client.AsyncResult(job.id).get(timeout=10)
+    assert ours.await_status(job.id, Status.SUCCEEDED).attempts == 2
+    assert shop.client.AsyncResult(job.id).get(timeout=10) == 1
 
 
 def _waits_for_its_next_run(shop: Shop, task: str) -> None:
@@ -196,10 +196,10 @@ def _replaces_itself(ours: Desk) -> None:
     with pytest.raises(ScopeConflict):
         ours.submit()
     hold.touch()
-    assert 1 == ours.await_status(job.id, Status.SUCCEEDED).generation
+    assert ours.await_status(job.id, Status.SUCCEEDED).generation == 1
     assert {"left": 0, "job": job.id} == ours.shop.client.AsyncResult(job.id).get(timeout=20)
-    assert 3 == ours.effects
-    assert 2 == ours.submit(left=0).generation
+    assert ours.effects == 3
+    assert ours.submit(left=0).generation == 2
 
 
 def test_a_job_replaced_by_a_chain_ends_with_its_last_task(shop: Shop) -> None:
@@ -235,8 +235,8 @@ def test_a_second_delivery_runs_neither_beside_the_first_nor_after_it(shop: Shop
     # the first copy waits for as long as the run's lease
     _send_copy(ours, job.id, hold)
     shop.await_ended(job.id, 3)
-    assert 1 == ours.effects
-    assert 1 == ours.jobs.get(job.id).attempts
+    assert ours.effects == 1
+    assert ours.jobs.get(job.id).attempts == 1
 
 
 def test_a_second_delivery_runs_neither_beside_nor_after_the_first_where_the_guard_is_off(unguarded: Shop) -> None:
@@ -252,7 +252,7 @@ def test_a_second_delivery_runs_neither_beside_nor_after_the_first_where_the_gua
     wait_until(lambda: "SUCCESS" in ours.shop.await_ended(job.id, 3), within_s=20, what="the first says how it ended")
     ended = ours.shop.await_ended(job.id)
     assert (1, {"IGNORED", "SUCCESS"}) == (ended.count("SUCCESS"), set(ended))
-    assert 1 == ours.effects
+    assert ours.effects == 1
 
 
 def test_a_task_that_is_sent_without_a_job_runs(shop: Shop) -> None:
@@ -274,7 +274,7 @@ def test_a_cancelled_job_that_waits_is_never_run(server: Server, redis: Server, 
     with pytest.raises(TaskRevokedError):
         ours.shop.client.AsyncResult(job.id).get(timeout=20)
     assert Status.CANCELLED is ours.jobs.get(job.id).status
-    assert 1 == ours.effects
+    assert ours.effects == 1
 
 
 @pytest.mark.promise("redis-redis", "rabbitmq-postgresql")
@@ -306,7 +306,7 @@ def test_to_cancel_twice_is_to_cancel_once_and_what_ended_cannot_be(shop: Shop) 
     with pytest.raises(JobEnded):
         ours.jobs.cancel(done.id)
     job = ours.submit(hold=str(shop.file()))
-    assert [Status.CANCELLED] * 2 == [ours.jobs.cancel(job.id).job.status for _ in range(2)]
+    assert [ours.jobs.cancel(job.id).job.status for _ in range(2)] == [Status.CANCELLED] * 2
 
 
 def test_another_tenants_job_is_not_there(shop: Shop) -> None:
@@ -331,7 +331,7 @@ def test_a_job_killed_by_the_kernel_frees_its_scope_by_its_lease(brief: Shop) ->
     job = ours.submit()
     brief.await_effects(ours.project)
     ours.await_status(job.id, Status.LOST)
-    assert 2 == ours.submit().generation
+    assert ours.submit().generation == 2
 
 
 @pytest.fixture
@@ -362,9 +362,9 @@ def test_a_worker_that_is_killed_frees_the_scope_and_its_message_does_not_run_be
     assert after.id == ours.jobs.get(job.id).successor
     hold.touch()
     ours.await_status(after.id, Status.SUCCEEDED)
-    assert 2 == ours.effects
-    assert ["superseded"] == [one.kind for one in ours.jobs.refused().refusals if one.job_id == job.id]
-    assert 2 == others.await_status(other.id, Status.SUCCEEDED, within_s=60).attempts
+    assert ours.effects == 2
+    assert [one.kind for one in ours.jobs.refused().refusals if one.job_id == job.id] == ["superseded"]
+    assert others.await_status(other.id, Status.SUCCEEDED, within_s=60).attempts == 2
 
 
 def test_a_job_whose_run_dies_before_its_submission_returns_was_sent(
@@ -382,10 +382,10 @@ def test_a_job_whose_run_dies_before_its_submission_returns_was_sent(
 
     with heard(after_task_publish, dies):
         job = ours.submit(hold=str(hold))
-    assert (Status.LOST, 1) == (job.status, job.attempts)
+    assert (job.status, job.attempts) == (Status.LOST, 1)
     hold.touch()
     ours.shop.start(1)
-    assert 2 == ours.await_status(job.id, Status.SUCCEEDED, within_s=60).attempts
+    assert ours.await_status(job.id, Status.SUCCEEDED, within_s=60).attempts == 2
 
 
 def test_a_job_that_takes_longer_to_send_than_its_scope_is_held_says_so(
@@ -422,14 +422,14 @@ def test_a_submitter_killed_before_it_publishes_frees_the_scope(shop: Shop) -> N
     )
     command = [sys.executable, "-c", code, ours.project]
     died = forked.run(command, env=child_environment(shop.settings), check=False)
-    assert -signal.SIGKILL == died.returncode
+    assert died.returncode == -signal.SIGKILL
     with pytest.raises(ScopeConflict) as refused:
         ours.submit()
-    assert "accepted" == refused.value.status
+    assert refused.value.status == "accepted"
     ours.await_status(refused.value.job_id, Status.LOST, within_s=40)
     again = ours.jobs.submit({"project": ours.project}, idempotency_key="k").job
     ours.await_status(again.id, Status.SUCCEEDED)
-    assert 1 == ours.effects
+    assert ours.effects == 1
 
 
 @pytest.mark.promise
@@ -443,7 +443,7 @@ def test_a_broker_that_is_away_leaves_no_scope_and_no_key_blocked(
     for _ in range(2):
         with pytest.raises(SubmissionFailed):
             ours.jobs.submit({"project": ours.project}, idempotency_key="k")
-    assert [] == list(ours.jobs.refused().refusals)
+    assert list(ours.jobs.refused().refusals) == []
 
 
 def test_a_broker_that_swallows_everything_leaves_no_scope_blocked(
@@ -497,7 +497,7 @@ def test_a_second_submission_with_one_key_does_not_get_a_job_that_is_never_sent(
         with pytest.raises(SubmissionFailed):
             first.result()
         accepted = later.result()
-    assert (False, Status.QUEUED) == (accepted.repeated, accepted.job.status)
+    assert (accepted.repeated, accepted.job.status) == (False, Status.QUEUED)
     proxy.delete()
 
 
@@ -523,8 +523,8 @@ def test_a_submission_whose_answer_was_lost_leaves_no_scope_and_no_key_blocked(
             ours.jobs.submit({"project": ours.project}, idempotency_key="k")
         assert link.lost.is_set()
         again = ours.jobs.submit({"project": ours.project}, idempotency_key="k")
-    assert (False, Status.QUEUED) == (again.repeated, again.job.status)
-    assert [] == list(ours.jobs.refused().refusals)
+    assert (again.repeated, again.job.status) == (False, Status.QUEUED)
+    assert list(ours.jobs.refused().refusals) == []
 
 
 def test_a_result_backend_that_is_away_is_not_needed_to_submit(
@@ -560,10 +560,10 @@ def test_a_message_that_finds_the_store_away_comes_back(linked: tuple[Shop, Prox
     proxy.enable(enabled=False)
     job = ours.submit()
     theirs.await_lines(DELIVERED, job.id, 2)
-    assert 0 == ours.effects
+    assert ours.effects == 0
     proxy.enable(enabled=True)
     ours.await_status(job.id, Status.SUCCEEDED)
-    assert 1 == ours.effects
+    assert ours.effects == 1
 
 
 def test_an_end_that_finds_the_store_away_is_recorded_later(linked: tuple[Shop, Proxy]) -> None:
@@ -619,10 +619,10 @@ def test_many_processes_let_one_job_in_for_each_scope_and_generation(
     with submitters(through, tmp_path, processes=6, submissions=20, scopes=6, seed=1) as process:
         assert breaking(proxy, 0.5, 0.3, lambda: process.exit_code is not None) > 0
     outcomes = Outcomes.read(tmp_path)
-    assert 120 == outcomes.answers.total()
+    assert outcomes.answers.total() == 120
     # that a cut met a submission, and not its second try, is up to the machine
     assert {202, 409} <= set(outcomes.answers) <= {202, 409, 503}
-    assert [] == mistakes(theirs, outcomes, scopes=6)
+    assert mistakes(theirs, outcomes, scopes=6) == []
     proxy.delete()
 
 

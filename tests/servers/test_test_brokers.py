@@ -292,7 +292,7 @@ def test_a_consumer_timeout_takes_a_message_back(rabbitmq_broker: PrivateTestBro
 
     fault = ConsumerTimeout(timeout_s=2)
     with caused(fault, fault_context(rabbitmq_broker)):
-        assert 1.5 < seconds_until_back(30)
+        assert seconds_until_back(30) > 1.5
     assert fault.description.endswith("waits 2 s for an acknowledgement")
     # as patient as before: half an hour
     with pytest.raises(DeadlineExceeded, match="taken back"):
@@ -537,11 +537,11 @@ def test_an_external_broker_behind_tls_is_refused(url: str) -> None:
 def test_a_private_broker_needs_no_tidying(redis_broker: PrivateTestBroker) -> None:
     RedisClient(redis_broker).send()
     redis_broker.clean_up("case", ["queue-under-test"])
-    assert ("", {}, 1) == (
+    assert (
         redis_broker.token,
         redis_broker.transport_options("case"),
         RedisClient(redis_broker).count(),
-    )
+    ) == ("", {}, 1)
 
 
 def test_an_experiment_on_an_external_redis_meets_no_other_client(redis: Server) -> None:
@@ -571,7 +571,7 @@ def test_an_experiment_on_an_external_redis_meets_no_other_client(redis: Server)
             channel.qos.restore_visible(interval=1)
             with closing(test_broker.open("case")) as broker:
                 found = broker.depth(name)
-                assert (1, 1) == (found.ready, found.unacked)
+                assert (found.ready, found.unacked) == (1, 1)
             with closing(test_broker.open()) as broker:
                 assert broker.depth(name).is_drained
             assert before.items() < _dump(client).items()
@@ -641,7 +641,7 @@ def test_queues_of_any_name_are_apart_in_a_virtual_host(rabbitmq: Server, *, ext
             return -1
 
         wait_until(lambda: ready(first) == 1, within_s=20, what="the message is counted")
-        assert [0, 0] == [ready(second), ready(test_broker)]
+        assert [ready(second), ready(test_broker)] == [0, 0]
         for name, broker in zip(names, (first, second), strict=True):
             broker.clean_up(name, [])
         with pytest.raises(BrokerUnreachable), closing(first.open(names[0])) as gone:
@@ -652,11 +652,11 @@ def test_a_redis_for_one_experiment_is_without_what_an_attempt_left(redis_broker
     """And its queues are counted by the names that its clients give to keys."""
     RedisClient(redis_broker).send()
     apart = redis_broker.apart("case", {"global_keyprefix": "mine:"})
-    assert 0 == RedisClient(redis_broker).count()
+    assert RedisClient(redis_broker).count() == 0
     with Connection(apart.url_at(apart.port), transport_options={"global_keyprefix": "mine:"}) as connection:
         Producer(connection.channel()).publish("body", routing_key="celery", declare=[Queue("celery")])
     with closing(apart.open()) as broker:
-        assert 1 == broker.depth("celery").ready
+        assert broker.depth("celery").ready == 1
     apart.delete_queue("celery")
     with closing(apart.open()) as broker:
         assert broker.depth("celery").is_drained

@@ -158,7 +158,7 @@ def test_the_end_of_a_forked_process_leaves_the_connection_of_its_parent_open(
                 own.queue_declare("tls", durable=True)
             finally:
                 os._exit(0 if connection.connected else 1)
-        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         # by the channel that it had
         channel.queue_declare("tls", durable=True)
 
@@ -293,12 +293,12 @@ def test_a_backlog_is_moved_and_given_back(encrypted: Encrypted, certificate: Pa
         return moved(encrypted, certificate / "ca.pem", *more, *words)
 
     begun = run("start", "--name", name, "--execute", *queues)
-    assert 0 == begun.exit_code, begun.output
-    assert (1202, 0) == (json.loads(begun.stdout)["delivered"], json.loads(begun.stdout)["quarantined"])
+    assert begun.exit_code == 0, begun.output
+    assert (json.loads(begun.stdout)["delivered"], json.loads(begun.stdout)["quarantined"]) == (1202, 0)
     assert list(range(1202)) == encrypted.read(target, encrypted.goal)
-    assert 0 == run("verify", name).exit_code
+    assert run("verify", name).exit_code == 0
     back = run("revert", name, "--execute", "--json")
-    assert (0, 1202) == (back.exit_code, json.loads(back.stdout)["delivered"]), back.output
+    assert (back.exit_code, json.loads(back.stdout)["delivered"]) == (0, 1202), back.output
     assert list(range(1202)) == encrypted.read(source, encrypted.queue)
 
 
@@ -317,7 +317,7 @@ def test_a_move_from_another_name_or_authority_or_without_a_certificate_is_refus
     changes = {f"WORKER_TLS_{name}": value for name, value in certificates.items()}
     begin = ("start", "--name", "refused", "--execute")
     refused = moved(encrypted, certificate / authority_file, *begin, *words, **changes)
-    assert 9 == refused.exit_code, refused.output
+    assert refused.exit_code == 9, refused.output
     assert "certificate" in refused.stderr.lower()
 
 
@@ -327,5 +327,5 @@ def test_a_redis_of_another_authority_is_moved_by_its_address(encrypted: Encrypt
     url = f"{encrypted.urls['redis']}?ssl_ca_certs={certificate / 'ca.pem'}"
     words = ["--from", url, "--to", url, "--queue", encrypted.queue, "--map", f"{encrypted.queue}={encrypted.goal}"]
     done = moved(encrypted, certificate / "other.pem", "start", "--name", f"m-{uuid4()}", "--execute", *words)
-    assert 0 == done.exit_code, done.output
-    assert [0, 1, 2] == encrypted.read("redis", encrypted.goal)
+    assert done.exit_code == 0, done.output
+    assert encrypted.read("redis", encrypted.goal) == [0, 1, 2]

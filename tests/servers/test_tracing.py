@@ -69,7 +69,7 @@ def leave(worker: ReapedProcess) -> None:
     """Let a worker stop warmly: the processes of its pool export what they have when they end."""
     worker.signal(signal.SIGTERM)
     wait_until(lambda: worker.exit_code is not None, within_s=60, what="the worker has ended")
-    assert 0 == worker.exit_code, worker.log_tail(30)
+    assert worker.exit_code == 0, worker.log_tail(30)
 
 
 def named(spans: list[Span], name: str) -> list[Span]:
@@ -85,7 +85,7 @@ def test_a_redelivery_goes_on_with_the_trace(pair: Servers, traces: Traces, tmp_
     sent, order = traces.here
     assert ("order", "PRODUCER", f"send {shop.name}") == (order.name, sent.kind, sent.name)
     assert [(order.trace, sent.id)] * 2 == [(one.trace, one.parent) for one in runs]
-    assert [False, True] == [one.attributes["repot.redelivered"] for one in runs]
+    assert [one.attributes["repot.redelivered"] for one in runs] == [False, True]
     system = pair.broker.open().product.lower()
     for one in (sent, *runs):
         assert {
@@ -107,7 +107,7 @@ def test_a_retry_is_a_part_of_the_run_that_asked_for_it(pair: Servers, traces: T
     (again,) = named(spans, "send")
     assert (first.id, again.id) == (again.parent, second.parent)
     assert {traces.here[0].trace} == {one.trace for one in spans}
-    assert 1 == second.attributes["repot.retries"]
+    assert second.attributes["repot.retries"] == 1
 
 
 def test_a_decision_of_the_guard_is_an_event_and_metrics_count(pair: Servers, traces: Traces, tmp_path: Path) -> None:
@@ -117,9 +117,9 @@ def test_a_decision_of_the_guard_is_an_event_and_metrics_count(pair: Servers, tr
         (second,) = traces.await_there(1, send(shop, "charge", "o"))
         (declined,) = traces.await_there(1, send(shop, "decline", "p"))
         leave(worker)
-    assert ["repot.guard.acquired"] == first.events
-    assert ["repot.guard.prevented"] == second.events
-    assert "Declined" == declined.attributes["error.type"]
+    assert first.events == ["repot.guard.acquired"]
+    assert second.events == ["repot.guard.prevented"]
+    assert declined.attributes["error.type"] == "Declined"
     assert {
         "messaging.client.consumed.messages",
         "messaging.process.duration",
@@ -140,7 +140,7 @@ def test_a_move_goes_on_with_the_trace_and_is_linked(
         shop.name = found.goal
         # which declares its queue
         shop.start(1)
-        assert "done" == found.move()["state"]
+        assert found.move()["state"] == "done"
         runs = [traces.await_there(1, task)[0] for task in tasks]
     (moved,) = named(traces.here, "move")
     assert sorted((one.trace, one.id) for one in sent) == sorted(moved.links)
@@ -170,7 +170,7 @@ def test_the_outbox_goes_on_with_the_trace_and_is_linked(
         (run,) = traces.await_there(1, task)
     (sent,) = named(traces.here, "send")
     assert [(created.trace, created.id)] == sent.links
-    assert ("PRODUCER", "CLIENT") == (created.kind, sent.kind)
+    assert (created.kind, sent.kind) == ("PRODUCER", "CLIENT")
     assert (created.trace, created.id) == (run.trace, run.parent)
 
 
@@ -188,10 +188,10 @@ def test_beside_the_instrumentation_of_celery_nothing_is_doubled(
             leave(worker)
     finally:
         CeleryInstrumentor().uninstrument()  # type: ignore[no-untyped-call]
-    assert [CELERY_INSTRUMENTATION] * 2 == [one.scope for one in runs]
+    assert [one.scope for one in runs] == [CELERY_INSTRUMENTATION] * 2
     assert SCOPE not in {one.scope for one in (*traces.here, *traces.there)}
-    assert ["process"] * 2 == [one.attributes["messaging.operation.type"] for one in runs]
-    assert [False, True] == [one.attributes["repot.redelivered"] for one in runs]
+    assert [one.attributes["messaging.operation.type"] for one in runs] == ["process"] * 2
+    assert [one.attributes["repot.redelivered"] for one in runs] == [False, True]
     assert "repot.guard.acquired" in runs[0].events
     assert {traces.there[0].trace} == {one.trace for one in runs}
     assert "messaging.process.duration" not in traces.metrics
@@ -249,9 +249,9 @@ def test_lines_of_the_main_process_have_the_ids_of_the_sender(pair: Servers, tra
         assert span.id == f"0x{found[0]['span_id']}", (name, text)
     assert {sent["charge"]} == {one["task_id"] for one in told["charge", " received"]}
     # and nothing else has
-    assert {} == {
+    assert {
         one["message"]: one["trace_id"] for one in lines() if " ready." in one["message"] and "trace_id" in one
-    }
+    } == {}
 
 
 def test_without_a_provider_messages_are_as_before(redis: Server, tmp_path: Path) -> None:

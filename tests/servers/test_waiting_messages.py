@@ -38,7 +38,7 @@ def test_a_queue_whose_leader_is_silent_is_not_empty(rabbitmq: Server) -> None:
         broker.publish(queue, [task(place) for place in range(3)])
         silence_leader(rabbitmq, queue)
         # the one by which the queue was asked may come back behind the others
-        assert [0, 1, 2] == sorted(places(scan(broker, queue)))
+        assert sorted(places(scan(broker, queue))) == [0, 1, 2]
         seen: list[int] = []
 
         def see(message: Message) -> Decision:
@@ -47,7 +47,7 @@ def test_a_queue_whose_leader_is_silent_is_not_empty(rabbitmq: Server) -> None:
 
         silence_leader(rabbitmq, queue)
         broker.browse(queue, see)
-        assert [0, 1, 2] == sorted(seen)
+        assert sorted(seen) == [0, 1, 2]
 
 
 def test_a_move_from_a_queue_whose_leader_is_silent_does_not_end_early(rabbitmq: Server, redis: Server) -> None:
@@ -64,8 +64,8 @@ def test_a_move_from_a_queue_whose_leader_is_silent_does_not_end_early(rabbitmq:
 
     with open_move(path.order(Limits(window=2)), path.settings) as move:
         move.run(Event(), watch)
-        assert 9 == path.status(move)["delivered"]
-    assert [2] == silent
+        assert path.status(move)["delivered"] == 9
+    assert silent == [2]
 
 
 def test_a_mover_reads_on_when_the_leader_falls_silent(rabbitmq: Server) -> None:
@@ -100,6 +100,6 @@ def test_a_queue_with_a_single_active_consumer_is_not_empty(rabbitmq: Server, re
         with pytest.raises(MoveStopped, match=r"3 messages wait in .* handed out none") as stopped:
             found.move(Limits(window=50, patience_s=1))
         assert "resume" in stopped.value.hint
-        assert 0 == found.status()["delivered"]
-    assert 5 == found.move()["delivered"]
-    assert [0, 1, 2, 3, 4] == sorted(places(found.arrived()))
+        assert found.status()["delivered"] == 0
+    assert found.move()["delivered"] == 5
+    assert sorted(places(found.arrived())) == [0, 1, 2, 3, 4]

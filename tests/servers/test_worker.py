@@ -112,10 +112,10 @@ def test_a_task_runs_once_and_has_its_effect(shared: RunningWorker) -> None:
     task = shared.send("repot.run", 0)
     shared.await_line(ENDED, task)
     (delivered,) = shared.lines(DELIVERED, task)
-    assert ("repot.run", False) == (delivered["name"], delivered["redelivered"])
+    assert (delivered["name"], delivered["redelivered"]) == ("repot.run", False)
     assert delivered["tag"]
-    assert 1 == len(shared.lines(EFFECT, task))
-    assert ["SUCCESS"] == [one["state"] for one in shared.lines(ENDED, task)]
+    assert len(shared.lines(EFFECT, task)) == 1
+    assert [one["state"] for one in shared.lines(ENDED, task)] == ["SUCCESS"]
 
 
 @pytest.mark.promise("redis")
@@ -133,7 +133,7 @@ def test_a_ready_worker_logs_what_repot_set(shared: RunningWorker) -> None:
 def test_a_failing_task_fails(shared: RunningWorker) -> None:
     task = shared.send("repot.fail")
     shared.await_line(ENDED, task)
-    assert ["FAILURE"] == [one["state"] for one in shared.lines(ENDED, task)]
+    assert [one["state"] for one in shared.lines(ENDED, task)] == ["FAILURE"]
 
 
 @pytest.mark.promise("rabbitmq")
@@ -144,7 +144,7 @@ def test_a_killed_task_runs_again_but_not_for_ever(shared: RunningWorker) -> Non
     after = shared.send("repot.run", 0)
     shared.await_line(ENDED, after)
     wait_until(lambda: shared.client.backend.get_state(task) == "FAILURE", within_s=20, what="it fails")
-    assert [0, 1, 2] == [line["retries"] for line in shared.lines(STARTED, task)]
+    assert [line["retries"] for line in shared.lines(STARTED, task)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", ["quorum", "classic"])
@@ -161,7 +161,7 @@ def test_a_server_that_denies_transient_queues_is_served(
         running.await_line(ENDED, task)
         # the queues of a reply, and of events, which a worker has as well: this one was ready
         (answer,) = running.client.control.ping(timeout=10, limit=1) or [{}]
-        assert [{"ok": "pong"}] == list(answer.values())
+        assert list(answer.values()) == [{"ok": "pong"}]
         with running.client.connection_for_read() as connection:
             receiver = running.client.events.Receiver(connection)
             with receiver.consumer_context():
@@ -176,7 +176,7 @@ def test_the_delays_that_repot_declares_for_an_older_kombu_are_kombus(rabbitmq: 
         bound = _bindings(rabbitmq)
         delay_queues._declare(connection, "quorum")
     assert bound == _bindings(rabbitmq)
-    assert any("celery_delayed_27" == one["source"] for one in bound)
+    assert any(one["source"] == "celery_delayed_27" for one in bound)
 
 
 def _bindings(server: Server) -> list[dict[str, Any]]:
@@ -187,14 +187,14 @@ def test_a_retrying_task_keeps_its_id(shared: RunningWorker) -> None:
     task = shared.send("repot.retry", 2)
     shared.await_line(ENDED, task, 3)
     # each run says so after it has stored its result: the last one may be quicker than the one before
-    assert ["RETRY", "RETRY", "SUCCESS"] == sorted(line["state"] for line in shared.lines(ENDED, task))
+    assert sorted(line["state"] for line in shared.lines(ENDED, task)) == ["RETRY", "RETRY", "SUCCESS"]
 
 
 @pytest.mark.promise
 def test_a_warm_shutdown_ends_with_success(running: RunningWorker) -> None:
     running.worker.signal(signal.SIGTERM)
     wait_until(lambda: running.worker.exit_code is not None, within_s=60, what="the worker leaves")
-    assert 0 == running.worker.exit_code
+    assert running.worker.exit_code == 0
 
 
 @pytest.mark.parametrize("soft_s", [0, pytest.param(3, marks=needs("celery", "5.5", "no soft shutdown"))])
@@ -213,7 +213,7 @@ def test_a_cold_shutdown_does_not_wait_for_a_task_that_has_just_begun(
     # a soft shutdown gives it its time
     assert monotonic() - since >= soft_s
     broker, queue = server.open(), running.settings.queue_names[0]
-    wait_until(lambda: 1 == _ready(broker, queue), within_s=20, what="it is given back", poll_s=0.2)
+    wait_until(lambda: _ready(broker, queue) == 1, within_s=20, what="it is given back", poll_s=0.2)
     broker.close()
 
 
@@ -230,7 +230,7 @@ def test_dead_letters_have_a_queue(
         connection.Producer().publish({"poison": True}, routing_key=queue)
         wait_until(lambda: _reject(channel, queue), within_s=30, what="the message is there to reject")
         found = wait_until(lambda: channel.basic_get(dead, no_ack=True), within_s=30, what="the dead letter arrives")
-    assert "rejected" == found.headers["x-death"][0]["reason"]
+    assert found.headers["x-death"][0]["reason"] == "rejected"
 
 
 def test_a_dead_letter_queue_of_another_kind_is_taken_as_it_is(
@@ -289,11 +289,11 @@ def test_a_bridge_reads_one_broker_and_writes_the_other(
     task = str(uuid4())
     old_client.send_task("repot.retry", (1,), task_id=task)
     running.await_line(ENDED, task)
-    assert ["RETRY"] == [line["state"] for line in running.lines(ENDED, task)]
+    assert [line["state"] for line in running.lines(ENDED, task)] == ["RETRY"]
     with start_worker(f"there-{uuid4()}", there.queue_names[0], there, tmp_path) as worker:
         new = RunningWorker(there, worker)
         new.await_line(ENDED, task)
-        assert ["SUCCESS"] == [line["state"] for line in new.lines(ENDED, task)]
+        assert [line["state"] for line in new.lines(ENDED, task)] == ["SUCCESS"]
 
 
 def test_a_failover_list_reaches_the_server_that_lives(

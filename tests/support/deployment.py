@@ -35,7 +35,7 @@ class Deployment:
         self.directory = parent / f"d-{uuid4().hex[:8]}"
         self.directory.mkdir()
         made = init(self.directory, "--broker", broker)
-        assert 0 == made.exit_code, made.stderr
+        assert made.exit_code == 0, made.stderr
 
     @property
     def variables(self) -> dict[str, str]:

@@ -8,5 +8,5 @@ import subprocess
 def docker(*arguments: str) -> str:
     """Run it, and return what it prints."""
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False, timeout=600)
-    assert 0 == done.returncode, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -31,7 +31,7 @@ def rolled_out(parent: Path, broker: str) -> Deployment:
     """A deployment, and beside it, later, what a rollout of two short steps needs."""
     made = Deployment(parent, broker)
     added = init(made.directory, "--rollout", NAME)
-    assert 0 == added.exit_code, added.stderr
+    assert added.exit_code == 0, added.stderr
     made.rewrite(DOTENV, ROLLOUT_STEPS="50,100", ROLLOUT_BAKE="1s", START_BEAT="true")
     return made
 
@@ -79,7 +79,7 @@ def await_the_end(settings: WorkerSettings, log: ReapedProcess | None = None) ->
 
     try:
         wait_until(lambda: phase() in ("done", "aborted"), within_s=180, what="the rollout is over", poll_s=0.5)
-        assert "done" == phase()
+        assert phase() == "done"
     except Exception as error:
         for one in records.history(NAME):
             error.add_note(f"{one.updated_at:.1f} {one.phase} {one.weights.default} {one.why}")

@@ -17,7 +17,7 @@ OPEN = ("chaos report", "chaos run", "demo")
 def schema(command: str) -> dict[str, Any]:
     """The schema as a user gets it."""
     done = CliRunner().invoke(main, ["schema", *command.split()])
-    assert 0 == done.exit_code, done.output
+    assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

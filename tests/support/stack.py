@@ -102,7 +102,7 @@ class Stack:
         """Set the one variable, and start again what it concerns."""
         self.rewrite(BROKER=broker)
         done = self.up(*arguments)
-        assert 0 == done.returncode, done.stderr + self.logs("worker")
+        assert done.returncode == 0, done.stderr + self.logs("worker")
 
     def send(self, name: str, *arguments: object) -> AsyncResult[object]:
         """Send a task from this machine to the broker that `.env` names."""
@@ -146,7 +146,7 @@ class Stack:
         """Up at the beginning; containers, volumes and networks are gone at the end."""
         with self.removed():
             done = self.up(*arguments)
-            assert 0 == done.returncode, done.stderr + self.logs("worker")
+            assert done.returncode == 0, done.stderr + self.logs("worker")
             yield self
 
     @contextmanager
@@ -162,7 +162,7 @@ class Stack:
                 within_s=240,
                 directory=Path("/"),
             )
-            assert 0 == gone.returncode, gone.stderr
+            assert gone.returncode == 0, gone.stderr
 
     def containers(self) -> str:
         """The ids of its containers, whatever is wrong with the files."""

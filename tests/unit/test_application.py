@@ -154,6 +154,6 @@ def adopted() -> Iterator[Celery]:
 
 def test_a_producer_shares_what_the_application_states_itself(adopted: Celery) -> None:
     """Not what `repot.configure` made of the current environment."""
-    assert {"task_serializer": "pickle"} == shared_settings(adopted)
+    assert shared_settings(adopted) == {"task_serializer": "pickle"}
     assert {"task_routes"} & set(shared_settings(application(**ROUTED))) == set()
     assert set(DECLARED) == set(shared_settings(application(**DECLARED)))

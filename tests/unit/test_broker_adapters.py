@@ -67,29 +67,29 @@ def message(place: int) -> Message:
 def test_the_port_works_on_a_broker_that_repot_does_not_know(broker: Broker) -> None:
     assert broker.depth("q").is_drained
     assert all(one.is_confirmed for one in broker.publish("q", [message(place) for place in range(5)]))
-    assert (5, 0) == (broker.depth("q").ready, broker.depth("q").unacked)
+    assert (broker.depth("q").ready, broker.depth("q").unacked) == (5, 0)
 
     def decide(message: Message) -> Decision:
         place = message.headers["place"]
         return Keep() if place == 0 else Discard() if place == 2 else Forward(message, "other")
 
     browsed = broker.browse("q", decide)
-    assert (1, 1, 3) == (browsed.kept, browsed.discarded, browsed.forwarded)
-    assert 3 == broker.depth("other").ready
+    assert (browsed.kept, browsed.discarded, browsed.forwarded) == (1, 1, 3)
+    assert broker.depth("other").ready == 3
 
 
 @pytest.mark.usefixtures("_adapter")
 def test_its_facts_are_inspected() -> None:
     facts = inspect(endpoints("inmemory://shop"))
-    assert ("InMemory", "1.0") == (facts.product, facts.version)
+    assert (facts.product, facts.version) == ("InMemory", "1.0")
 
 
 def test_a_command_works_on_it(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_BROKER_URL", "inmemory://shop")
     broker.publish("celery.dead", [message(7)])
     found = CliRunner().invoke(main, ["dlq", "list", "--json"])
-    assert 0 == found.exit_code, found.output
-    assert ["id-7"] == [one["id"] for one in json.loads(found.stdout)]
+    assert found.exit_code == 0, found.output
+    assert [one["id"] for one in json.loads(found.stdout)] == ["id-7"]
 
 
 def test_an_unknown_scheme_is_refused_without_the_adapter() -> None:

@@ -108,7 +108,7 @@ def test_which_case_starts_a_broker_is_decided_when_it_is_acquired(factory: Fact
     """Two cases acquire it before either starts it: one starts it, and the other waits for that one."""
     the_pool, pending = broker_pool(factory, max_users=2), cases(2)
     acquisitions = [the_pool.acquire(pending), the_pool.acquire(pending)]
-    assert [True, False] == [one.starts for one in acquisitions]
+    assert [one.starts for one in acquisitions] == [True, False]
     with threads(2) as pool:
         second = pool.submit(the_pool.start, acquisitions[1])
         first = pool.submit(the_pool.start, acquisitions[0])
@@ -195,7 +195,7 @@ def test_after_a_stop_nothing_is_acquired_or_started(factory: Factory, stop: Eve
         the_pool.start(acquisition)
     with pytest.raises(Interrupted):
         the_pool.acquire(pending)
-    assert (0, 1) == (factory.starts, len(pending))
+    assert (factory.starts, len(pending)) == (0, 1)
 
 
 def test_a_broken_broker_is_not_acquired_again_and_ends_with_its_last_user(factory: Factory) -> None:

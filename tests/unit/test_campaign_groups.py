@@ -32,7 +32,7 @@ def test_every_file_of_tests_belongs_to_a_group_that_runs(path: Path) -> None:
 
 @pytest.mark.parametrize("name", groups.FILES)
 def test_no_pattern_of_a_group_is_left_without_a_file(name: str) -> None:
-    assert [] == [one for one in groups.FILES[name] if not any(path.match(one) for path in FILES)]
+    assert [one for one in groups.FILES[name] if not any(path.match(one) for path in FILES)] == []
 
 
 def test_a_file_without_a_group_is_an_error_that_names_it() -> None:
@@ -41,7 +41,7 @@ def test_a_file_without_a_group_is_an_error_that_names_it() -> None:
 
 
 def test_groups_are_chosen_by_name_in_the_order_of_the_campaign() -> None:
-    assert ["moves", "rollouts"] == [one.name for one in named(["rollouts", "moves"], CAMPAIGN)]
+    assert [one.name for one in named(["rollouts", "moves"], CAMPAIGN)] == ["moves", "rollouts"]
     with pytest.raises(LookupError, match="there is no group 'move'; there are brokers, "):
         list(named(["move"], CAMPAIGN))
     both = [one.name for one in (*TEST, *PARTS, *CAMPAIGN)]

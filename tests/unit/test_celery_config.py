@@ -33,19 +33,21 @@ def test_redis_gets_what_long_tasks_need(scheme: str) -> None:
     host = "/run/redis.sock" if scheme == "redis+socket" else "host/0"
     config = config_for(f"{scheme}://{host}", sentinel_master="main")
     options = config["broker_transport_options"]
-    assert 7200 == options["visibility_timeout"]
-    assert 10 == options["unacked_restore_interval"]
-    assert 1 == options["unacked_restore_throttle"]
-    assert 30 == options["unacked_mutex_expire"]
+    assert options["visibility_timeout"] == 7200
+    assert options["unacked_restore_interval"] == 10
+    assert options["unacked_restore_throttle"] == 1
+    assert options["unacked_mutex_expire"] == 30
     assert options["socket_timeout"]
     assert options["socket_connect_timeout"]
     assert options["health_check_interval"]
     assert options["client_name"]
-    assert {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3} == options[
-        "socket_keepalive_options"
-    ]
+    assert options["socket_keepalive_options"] == {
+        socket.TCP_KEEPIDLE: 30,
+        socket.TCP_KEEPINTVL: 5,
+        socket.TCP_KEEPCNT: 3,
+    }
     assert not {"broker_heartbeat", "control_queue_durable", "broker_use_ssl"} & set(config)
-    assert ["direct"] == [queue.exchange.type for queue in config["task_queues"]]
+    assert [queue.exchange.type for queue in config["task_queues"]] == ["direct"]
 
 
 @pytest.mark.parametrize("interval", [1, 60])
@@ -63,14 +65,14 @@ def test_rabbitmq_gets_what_long_tasks_need(scheme: str) -> None:
     assert options["read_timeout"]
     assert options["write_timeout"]
     assert options["socket_settings"][socket.TCP_USER_TIMEOUT] > 1000
-    assert 10 == config["broker_heartbeat"]
-    assert (False, True) == (config["control_queue_exclusive"], config["control_queue_durable"])
+    assert config["broker_heartbeat"] == 10
+    assert (config["control_queue_exclusive"], config["control_queue_durable"]) == (False, True)
     assert "visibility_timeout" not in options
     for queue in config["task_queues"]:
-        assert "" == queue.exchange.name
-        assert "quorum" == queue.queue_arguments["x-queue-type"]
+        assert queue.exchange.name == ""
+        assert queue.queue_arguments["x-queue-type"] == "quorum"
         assert f"{queue.name}.dead" == queue.queue_arguments["x-dead-letter-routing-key"]
-    assert ["high", "low"] == [queue.name for queue in config["task_queues"]]
+    assert [queue.name for queue in config["task_queues"]] == ["high", "low"]
 
 
 def test_a_client_keeps_the_exclusive_reply_queue() -> None:
@@ -81,12 +83,12 @@ def test_a_client_keeps_the_exclusive_reply_queue() -> None:
 def test_classic_queues_are_direct_and_have_dead_letters() -> None:
     config = config_for("amqp://host//", queue_type="classic")
     (queue,) = config["task_queues"]
-    assert {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "celery.dead"} == queue.queue_arguments
+    assert queue.queue_arguments == {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "celery.dead"}
 
 
 def test_without_a_dead_letter_queue_no_argument_names_one() -> None:
     (queue,) = config_for("amqp://host//", dead_letter_queue="")["task_queues"]
-    assert {"x-queue-type": "quorum"} == queue.queue_arguments
+    assert queue.queue_arguments == {"x-queue-type": "quorum"}
 
 
 def test_a_bridge_reads_here_and_writes_there() -> None:
@@ -95,7 +97,7 @@ def test_a_bridge_reads_here_and_writes_there() -> None:
         broker_write_url="amqp://new//",  # type: ignore[arg-type]
     )
     config = celery_config(settings)
-    assert "redis://old/0" == config["broker_read_url"]
+    assert config["broker_read_url"] == "redis://old/0"
     # Celery declares its delayed delivery on broker_url
     assert "amqp://new//" == config["broker_write_url"] == config["broker_url"]
     # each transport ignores the other's options
@@ -108,13 +110,13 @@ def test_redis_tls_verifies_by_default(verify: bool) -> None:
     made = tls_of(config)
     assert (ssl.CERT_REQUIRED if verify else ssl.CERT_NONE) == made["ssl_cert_reqs"]
     assert verify is made["ssl_check_hostname"]
-    assert "/ca.pem" == made["ssl_ca_certs"]
-    assert "p@" == Connection(config["broker_url"]).password
+    assert made["ssl_ca_certs"] == "/ca.pem"
+    assert Connection(config["broker_url"]).password == "p@"
 
 
 def test_an_option_in_the_address_wins() -> None:
     config = config_for("rediss://host/0?ssl_ca_certs=/mine.pem", tls_ca_certs="/ca.pem")
-    assert "/mine.pem" == tls_of(config)["ssl_ca_certs"]
+    assert tls_of(config)["ssl_ca_certs"] == "/mine.pem"
 
 
 @pytest.mark.parametrize("verify", [True, False])
@@ -126,12 +128,12 @@ def test_rabbitmq_tls_verifies_by_default(verify: bool) -> None:
 
 def test_result_tls_verifies() -> None:
     config = config_for("redis://host/0", result_backend="rediss://host/1")
-    assert ssl.CERT_REQUIRED == config["redis_backend_use_ssl"]["ssl_cert_reqs"]
+    assert config["redis_backend_use_ssl"]["ssl_cert_reqs"] == ssl.CERT_REQUIRED
 
 
 def test_failover_lists_reach_celery_as_they_are() -> None:
-    assert "amqp://a//;amqp://b//" == config_for("amqp://a//;amqp://b//")["broker_url"]
-    assert ["amqp://a//", "amqp://b//"] == Connection(config_for("amqp://a//;amqp://b//")["broker_url"]).alt
+    assert config_for("amqp://a//;amqp://b//")["broker_url"] == "amqp://a//;amqp://b//"
+    assert Connection(config_for("amqp://a//;amqp://b//")["broker_url"]).alt == ["amqp://a//", "amqp://b//"]
 
 
 @given(

@@ -147,7 +147,7 @@ def test_the_applications_own_ledger_decides() -> None:
     assert verdicts(history.results())["t0"] is Verdict.DUPLICATED
     noted = {"t0": 1, "t1": 0, "t2": 2, "another load's": 3}
     found = history.results(ledger=noted)
-    assert {"t0": Verdict.REDELIVERED, "t1": Verdict.LOST, "t2": Verdict.DUPLICATED} == verdicts(found)
+    assert verdicts(found) == {"t0": Verdict.REDELIVERED, "t1": Verdict.LOST, "t2": Verdict.DUPLICATED}
     # the children's task is not in it: they are judged by their runs
     assert verdicts(found, CHILD) == verdicts(history.results(), CHILD)
 
@@ -159,7 +159,7 @@ def test_what_is_in_the_ledger_was_not_lost_with_the_worker() -> None:
         history.deliver(task, task)
         history.run(task, task, end="")
     assert {Verdict.LOST} == set(verdicts(history.results()).values())
-    assert {"t0": Verdict.OK, "t1": Verdict.LOST} == verdicts(history.results(ledger={"t0": 1}))
+    assert verdicts(history.results(ledger={"t0": 1})) == {"t0": Verdict.OK, "t1": Verdict.LOST}
 
 
 def test_work_that_is_sent_again_under_another_id_has_no_second_effect_in_the_ledger() -> None:
@@ -174,11 +174,11 @@ def test_work_that_is_sent_again_under_another_id_has_no_second_effect_in_the_le
         history.write(ENDED, "t0", pid, state="SUCCESS")
         history.deliver(child, "t0", pid, name="shop.c")
         history.run(child, "t0", pid=pid)
-    assert {"c0": Verdict.OK, "c1": Verdict.DUPLICATED} == verdicts(history.results(), CHILD)
+    assert verdicts(history.results(), CHILD) == {"c0": Verdict.OK, "c1": Verdict.DUPLICATED}
     once = history.results(ledger={"c0": 1})
-    assert {"c0": Verdict.OK, "c1": Verdict.OK} == verdicts(once, CHILD)
+    assert verdicts(once, CHILD) == {"c0": Verdict.OK, "c1": Verdict.OK}
     twice = history.results(ledger={"c0": 1, "c1": 1})
-    assert {"c0": Verdict.OK, "c1": Verdict.DUPLICATED} == verdicts(twice, CHILD)
+    assert verdicts(twice, CHILD) == {"c0": Verdict.OK, "c1": Verdict.DUPLICATED}
 
 
 @settings(deadline=None, max_examples=50)
@@ -209,7 +209,7 @@ def test_each_message_has_a_tree_of_its_own() -> None:
     for child in ("a-0", "a-1", "b-0"):
         history.deliver(child, child[0], 1, "shop.c")
         history.run(child, child[0], pid=1)
-    assert {"a-0": "ok", "a-1": "ok", "b-0": "ok", "b-1": "lost"} == verdicts(history.results(), CHILD)
+    assert verdicts(history.results(), CHILD) == {"a-0": "ok", "a-1": "ok", "b-0": "ok", "b-1": "lost"}
 
 
 def test_verdicts_that_do_not_add_up_are_an_error() -> None:
@@ -224,7 +224,7 @@ def test_a_task_that_a_worker_had_and_that_has_no_root_here_is_unexpected_or_an_
     history = History()
     history.send("a")
     history.run("x", "elsewhere")
-    assert {"x": Verdict.UNEXPECTED} == verdicts(history.results(), "stranger")
+    assert verdicts(history.results(), "stranger") == {"x": Verdict.UNEXPECTED}
     history.deliver("y", "elsewhere")
     with pytest.raises(ExperimentFailed, match="1 tasks that workers had have none, such as y"):
         history.results()
@@ -242,7 +242,7 @@ def test_many_messages_are_judged_in_seconds() -> None:
         history.run(f"{task}-0", task, pid=1)
     begun = process_time()
     found = history.results()
-    assert 6000 == len(found)
+    assert len(found) == 6000
     # of the processor: other processes do not count
     assert process_time() - begun < 10
 
@@ -270,9 +270,9 @@ def test_each_message_has_the_reply_of_the_broker() -> None:
 
     sender, sent = sends(8, call, rate=2)
     replies = {one.task: (one.sending, one.error) for one in sent}
-    assert 8 == len(replies)
-    assert (Sending.ACCEPTED, "") == replies["t0"]
-    assert (Sending.UNKNOWN, "OSError: connection refused") == replies["t1"]
+    assert len(replies) == 8
+    assert replies["t0"] == (Sending.ACCEPTED, "")
+    assert replies["t1"] == (Sending.UNKNOWN, "OSError: connection refused")
     assert all(one.at > 0 for one in sent)
     assert sender.behind_s < 4
 
@@ -284,7 +284,7 @@ def test_a_sender_that_cannot_keep_up_says_so() -> None:
     assert sender.behind_s > 0.05
     shown = report(History(), planned=40, sent=len(sent), behind_s=sender.behind_s)
     assert f"The sender could not keep up: {len(sent)} of 40 messages were sent, up to" in shown.missed
-    assert "" == report(History(), planned=2, sent=2).missed
+    assert report(History(), planned=2, sent=2).missed == ""
 
 
 def test_a_message_that_cannot_be_made_ends_the_load() -> None:
@@ -332,11 +332,11 @@ def test_junit_has_a_case_for_each_task_and_a_failure_for_what_went_wrong() -> N
     assert "pl4nted" not in text
     (suite,) = ET.fromstring(text.encode())  # noqa: S314 - our own
     cases = {one.get("name"): one.find("failure") for one in suite.iter("testcase")}
-    assert ("2", "1") == (suite.get("tests"), suite.get("failures"))
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     assert cases["shop.charge"] is None
     failure = cases["shop.mail"]
     assert failure is not None
-    assert "2 lost of 2" == failure.get("message")
+    assert failure.get("message") == "2 lost of 2"
     assert "met the worker is killed, 0.0 s to 0.1 s" in str(failure.text)
     assert str(failure.text).endswith("run it again: repot chaos load")
     assert "0 of 0" not in text
@@ -351,7 +351,7 @@ def test_sarif_has_what_went_wrong_at_the_line_of_the_task() -> None:
     (found,) = run["results"]
     assert "load-lost" == found["ruleId"] == run["tool"]["driver"]["rules"][found["ruleIndex"]]["id"]
     (location,) = found["locations"]
-    assert 7 == location["physicalLocation"]["region"]["startLine"]
+    assert location["physicalLocation"]["region"]["startLine"] == 7
     assert found["message"]["text"].startswith("shop.mail: 2 of 2 are lost. lost: shop.mail b, sent at")
 
 
@@ -360,9 +360,9 @@ def test_the_forms_of_a_load_in_which_nothing_went_wrong_or_nothing_has_a_line()
     for made in (replace(mixed(), places={}), replace(mixed(), task_results=())):
         log = json.loads(files.LOAD_FORMS["sarif"](made))
         Draft4Validator(json.loads(SARIF_SCHEMA.read_text())).validate(log)
-        assert [] == log["runs"][0]["results"]
+        assert log["runs"][0]["results"] == []
     (suite,) = ET.fromstring(files.LOAD_FORMS["junit"](replace(mixed(), task_results=())).encode())  # noqa: S314
-    assert ("0", "0") == (suite.get("tests"), suite.get("failures"))
+    assert (suite.get("tests"), suite.get("failures")) == ("0", "0")
 
 
 def test_every_bad_verdict_has_a_rule() -> None:
@@ -381,13 +381,13 @@ def test_the_report_has_sums_and_the_faults_that_each_bad_task_met() -> None:
     # b runs from 0.05 s until the end of all, when its process was found dead
     before, during, after = Window("before", 0.001, 0.002), Window("during", 0.04, 0.06), Window("after", 7, 8)
     found = report(history, before, during, after)
-    assert "3 = 1 ok + 2 lost" == sums_text(found.sums(LOAD))
+    assert sums_text(found.sums(LOAD)) == "3 = 1 ok + 2 lost"
     met = {one.history.task: [window.what for window in found.met(one)] for one in found.bad}
-    assert {"b": ["during"], "c": ["after"]} == met
+    assert met == {"b": ["during"], "c": ["after"]}
     data = json.loads(as_json(found))
-    assert {"ok": 1, "lost": 2} == data["sums"]["load"]
-    assert [{"role": "load", "name": "shop.t", "verdicts": {"ok": 1, "lost": 2}}] == data["tasks"]
-    assert [["during"], ["after"]] == [[window["what"] for window in one["met"]] for one in data["bad"]]
+    assert data["sums"]["load"] == {"ok": 1, "lost": 2}
+    assert data["tasks"] == [{"role": "load", "name": "shop.t", "verdicts": {"ok": 1, "lost": 2}}]
+    assert [[window["what"] for window in one["met"]] for one in data["bad"]] == [["during"], ["after"]]
 
 
 def test_the_terminal_has_a_table_the_sums_and_an_example_of_each_kind(capsys: pytest.CaptureFixture[str]) -> None:
@@ -400,15 +400,15 @@ def test_the_terminal_has_a_table_the_sums_and_an_example_of_each_kind(capsys: p
     fault = Window("link-down: the link is closed", 0.01, 3)
     chaos_load._print(report(history, fault, left="1 ready in q"))
     lines = capsys.readouterr().out.splitlines()
-    assert ["task", "role", "ok", "lost", "all"] == lines[1].split()
-    assert ["shop.t", "sent", "2", "4", "6"] == lines[2].split()
-    assert ["shop.c", "child", "2", "2"] == lines[3].split()
+    assert lines[1].split() == ["task", "role", "ok", "lost", "all"]
+    assert lines[2].split() == ["shop.t", "sent", "2", "4", "6"]
+    assert lines[3].split() == ["shop.c", "child", "2", "2"]
     assert "sent: 6 = 2 ok + 4 lost" in lines
     assert "sent by these tasks: 2 = 2 lost" in lines
     assert "faults: 1 (link-down)" in lines
     assert "left: 1 ready in q" in lines
     examples = [line for line in lines if line.startswith("lost: shop.t")]
-    assert 3 == len(examples)
+    assert len(examples) == 3
     assert examples[0].endswith("; met link-down: the link is closed, 0.0 s to 3.0 s")
 
 
@@ -461,9 +461,9 @@ class _Queues:
 def test_a_sample_ends_with_its_count_and_says_what_is_left_out() -> None:
     broker = _Queues(a=[RECORDED["pickle"][0], *[RECORDED["protocol 2 with a chain"][0]] * 5])
     found = record_sample(cast("Broker", broker), ["none", "a"], 3)
-    assert (3, 3, {"not JSON": 1}, ["none"]) == (len(found.calls), found.continued, found.skipped, found.missing)
+    assert (len(found.calls), found.continued, found.skipped, found.missing) == (3, 3, {"not JSON": 1}, ["none"])
     # one more to see that there are more
-    assert 5 == broker.seen
+    assert broker.seen == 5
 
 
 LINES = {
@@ -530,7 +530,7 @@ def test_the_mix_is_drawn_by_weight_and_each_message_has_its_route(options: Load
     )
     planned = load_plan(given)
     sent = Counter((one.call.task, one.queue) for one in planned.load.dispatches)
-    assert 1000 == sent.total()
+    assert sent.total() == 1000
     assert 700 < sent["mixed.mail", "mails"] < 900
     assert {("mixed.pay", "celery"), ("mixed.mail", "mails")} == set(sent)
     assert all(one.call.args == (f"{one.call.task}-1",) for one in planned.load.dispatches)
@@ -540,7 +540,7 @@ def test_the_mix_is_drawn_by_weight_and_each_message_has_its_route(options: Load
 
 def test_a_function_without_a_parameter_and_a_sample_make_messages(options: LoadOptions, tmp_path: Path) -> None:
     (made, *_) = load_plan(changed(options, args=None, arguments="mixed:plain")).load.dispatches
-    assert {"order": 1} == made.call.kwargs
+    assert made.call.kwargs == {"order": 1}
     (tmp_path / "s").write_text('{"task": "mixed.pay", "args": [5]}\n{"task": "mixed.mail", "kwargs": {"order": 6}}\n')
     planned = load_plan(changed(options, tasks=(), args=None, sample=tmp_path / "s"))
     assert {"mixed.pay", "mixed.mail"} == {one.call.task for one in planned.load.dispatches}
@@ -552,7 +552,7 @@ def test_by_default_all_faults_happen_that_need_no_task_at_a_phase(options: Load
     assert Needs.OWN is planned.load.scenario.needs
     assert (case := planned.plan.cases[0]).profile.name == "redis-stock"
     assert case.scenario.name == "load"
-    assert () == load_plan(changed(options, faults=("no-fault",))).load.faults
+    assert load_plan(changed(options, faults=("no-fault",))).load.faults == ()
     harmless = load_planning._faults((), harmless=True)
     assert {Needs.ANY} == {one.needs for one in harmless}
 
@@ -593,4 +593,4 @@ def test_what_is_wrong_is_one_error_with_the_next_step(options: LoadOptions, nam
 
 
 def test_weights_are_numbers() -> None:
-    assert {"a": 1, "b": 2.5} == weighted(["a", "b=2.5"])
+    assert weighted(["a", "b=2.5"]) == {"a": 1, "b": 2.5}

@@ -133,7 +133,7 @@ def test_an_entry_for_a_version_wins_from_that_version_on(monkeypatch: pytest.Mo
             ("Redis", "8.0"),
         ]
     ]
-    assert ["ok", "lost", "lost", "left", "left", "ok"] == found
+    assert found == ["ok", "lost", "lost", "left", "left", "ok"]
     assert expectation(Cell("x", "q", guard=False), "Redis", "8") is None
 
 
@@ -156,7 +156,7 @@ def test_smoke_is_a_small_part() -> None:
 
 def test_named_profiles_are_run_even_without_an_expectation() -> None:
     plan = planning.plan(names=("dropped-ack",), profiles=("amqp-quorum", "redis-late"), guards=(True,), repeat=2)
-    assert 4 == len(plan.cases)
+    assert len(plan.cases) == 4
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_a_phase_of_its_own_is_the_scenario_itself() -> None:
 
 
 def test_a_task_with_a_failpoint_at_its_retry_retries() -> None:
-    assert 1 == planning.scenario_called("link-down@retry-publish").retries
-    assert 0 == planning.scenario_called("link-down@received").retries
+    assert planning.scenario_called("link-down@retry-publish").retries == 1
+    assert planning.scenario_called("link-down@received").retries == 0
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_a_function_for_arguments_is_found_in_the_current_directory(
 ) -> None:
     (tmp_path / "orders_of_this_directory.py").write_text("def new(): return [7]\n")
     monkeypatch.chdir(tmp_path)
-    assert [7] == planning.function("orders_of_this_directory:new")()
+    assert planning.function("orders_of_this_directory:new")() == [7]
 
 
 def test_a_fault_in_the_middle_of_a_run_needs_a_scenario_that_meets_a_run() -> None:
@@ -402,16 +402,16 @@ def test_own_profiles_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "profiles.toml"
     path.write_text(PROFILE)
     found = from_file(path)
-    assert "as in production" == found["mine"].title
+    assert found["mine"].title == "as in production"
     settings = found["mine"].worker_settings(broker_url="amqp://localhost")
-    assert (4, False) == (settings.heartbeat, settings.deduplicate_successful_tasks)
+    assert (settings.heartbeat, settings.deduplicate_successful_tasks) == (4, False)
     bare = found["theirs"].bare(found["theirs"].worker_settings(broker_url="redis://localhost"))
     assert bare is not None
     assert bare["task_acks_late"] is True
     # kombu's own 300 s would outlast every fault
-    assert 3 == bare["broker_transport_options"]["unacked_mutex_expire"]
+    assert bare["broker_transport_options"]["unacked_mutex_expire"] == 3
     plan = planning.plan(names=("dropped-ack",), own_profiles=path, guards=(False,))
-    assert ["mine", "theirs"] == [case.profile.name for case in plan.cases]
+    assert [case.profile.name for case in plan.cases] == ["mine", "theirs"]
 
 
 @pytest.mark.parametrize(
@@ -443,7 +443,7 @@ def test_the_environment_is_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     # nor are the times that are scaled
     monkeypatch.setenv("WORKER_HEARTBEAT", "60")
     found = from_environment()
-    assert (BrokerKind.RABBITMQ, {"queue_type": "classic"}) == (found.kind, dict(found.settings or {}))
+    assert (found.kind, dict(found.settings or {})) == (BrokerKind.RABBITMQ, {"queue_type": "classic"})
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def test_json_has_derived_values() -> None:
     made = campaign()
     results = json.loads(files.as_json(made))["results"]
     assert [one.as_expected for one in made.results] == [one["as_expected"] for one in results]
-    assert "ack-cut/redis-stock/plain" == results[0]["name"]
-    assert "duplicated" == results[0]["found"]
+    assert results[0]["name"] == "ack-cut/redis-stock/plain"
+    assert results[0]["found"] == "duplicated"
     assert results[0]["bad"]
 
 
@@ -86,7 +86,7 @@ def test_a_file_that_is_not_a_report(tmp_path: Path, text: str, says: str) -> No
     path.write_text(text)
     with pytest.raises(ReportUnreadable, match=says) as raised:
         files.read(path)
-    assert 2 == raised.value.exit_code
+    assert raised.value.exit_code == 2
     assert "repot chaos run --json" in raised.value.hint
     assert "s3cret" not in str(raised.value)
     assert len(raised.value.message) < 400
@@ -106,10 +106,10 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
 def test_the_check_for_a_writable_file_changes_nothing(tmp_path: Path) -> None:
     """A new file is removed, an old one keeps its content."""
     files.require_writable(tmp_path / "new.html")
-    assert [] == list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "old.html").write_text("old")
     files.require_writable(tmp_path / "old.html")
-    assert "old" == (tmp_path / "old.html").read_text()
+    assert (tmp_path / "old.html").read_text() == "old"
 
 
 @pytest.mark.parametrize("form", [files.as_json, *files.FORMS.values()])
@@ -125,7 +125,7 @@ def test_no_form_contains_a_secret(form: Callable[[Campaign], str]) -> None:
 def test_half_of_a_surrogate_pair_is_escaped() -> None:
     """No file can hold it; escaping twice changes nothing."""
     made = replace(campaign(), app="half \ud800 of it")
-    assert "half \\ud800 of it" == sanitize_report(made).app
+    assert sanitize_report(made).app == "half \\ud800 of it"
     assert sanitize_report(made) == sanitize_report(sanitize_report(made))
     for form in (files.as_json, *files.FORMS.values()):
         form(made).encode()
@@ -135,7 +135,7 @@ def test_junit_has_a_suite_for_each_scenario_and_a_case_for_each_run() -> None:
     """The counts add up, and the elements have the order that CI systems read."""
     made = campaign(repeat=2)
     root = ET.fromstring(files.as_junit(made))  # noqa: S314 - our own
-    assert "testsuites" == root.tag
+    assert root.tag == "testsuites"
     assert [one.name for one in SCENARIOS] == [suite.get("name") for suite in root]
     cases = root.findall("./testsuite/testcase")
     assert len(made.results) + len(made.unmeasured) == len(cases)
@@ -156,7 +156,7 @@ def test_junit_explains_a_failure() -> None:
     root = ET.fromstring(files.as_junit(campaign()))  # noqa: S314 - our own
     failure = root.find("./testsuite[@name='ack-cut']/testcase[@name='redis-stock plain']/failure")
     assert failure is not None
-    assert "found duplicated, expected ok (`repot chaos explain ack-cut`)" == failure.get("message")
+    assert failure.get("message") == "found duplicated, expected ok (`repot chaos explain ack-cut`)"
     text = failure.text or ""
     for words in ("effects 2", "waiting 2", "<script>document.title", "repot chaos run ack-cut --profile redis-stock"):
         assert words in text
@@ -188,11 +188,11 @@ def test_the_page_is_self_contained() -> None:
     """It has no external reference, in markup or in style."""
     text = files.as_html(campaign())
     page = _Page(text)
-    assert [] == page.elsewhere
+    assert page.elsewhere == []
     assert not {"link", "img", "iframe", "object", "base"} & set(page.tags)
     style = text[text.index("<style>") : text.index("</style>")]
     assert "@import" not in style
-    assert ["url(#hatch)"] == re.findall(r"url\([^)]*\)", style)
+    assert re.findall(r"url\([^)]*\)", style) == ["url(#hatch)"]
     assert not re.search("https?:", text)
 
 
@@ -213,7 +213,7 @@ def test_the_page_of_an_application_that_guards_nothing_says_nothing_of_the_guar
 def test_logged_text_is_escaped_on_the_page() -> None:
     """The page has only its own script, and expands no template in a log."""
     text = files.as_html(campaign())
-    assert 1 == _Page(text).tags.count("script")
+    assert _Page(text).tags.count("script") == 1
     assert "&lt;script&gt;document.title" in text
     assert "{{ 7 * 7 }}" in text
     made = campaign()
@@ -226,7 +226,7 @@ def test_logged_text_is_escaped_on_the_page() -> None:
         results=(result(Cell(evil, evil, guard=False), LOST, left=evil, lanes=(evil,)),),
         unmeasured=(Unmeasured(Cell(evil, "p", guard=True), 1, evil, failed=True, command=evil),),
     )
-    assert 1 == _Page(files.as_html(named)).tags.count("script")
+    assert _Page(files.as_html(named)).tags.count("script") == 1
 
 
 @pytest.mark.parametrize("repeat", [1, 3])
@@ -250,10 +250,10 @@ def test_the_page_of_a_large_campaign_stays_small() -> None:
 def test_equal_repetitions_are_shown_as_one() -> None:
     """One of them is drawn; of differing runs one for each verdict, and the cell names them."""
     equal = files.as_html(found(*[("ack-cut", "redis-late", False, OK)] * 3))
-    assert 1 == equal.count('<svg class="timeline" viewBox="0 0')
+    assert equal.count('<svg class="timeline" viewBox="0 0') == 1
     assert "2 further runs found the same" in equal
     differ = files.as_html(found(("ack-cut", "redis-late", False, OK), ("ack-cut", "redis-late", False, LOST)))
-    assert 2 == differ.count('<svg class="timeline" viewBox="0 0')
+    assert differ.count('<svg class="timeline" viewBox="0 0') == 2
     assert "not stable: lost 1, ok 1 of 2" in differ
 
 
@@ -278,15 +278,15 @@ def test_the_matrix_has_every_status() -> None:
     """Failed, inapplicable and unmeasured cells differ, and a bad repetition decides."""
     table = matrix(campaign())
     last = [summary.status for summary in table.row(table.rows[-1])[-3:]]
-    assert [CellStatus.FAILED, CellStatus.INAPPLICABLE, CellStatus.UNMEASURED] == last
+    assert last == [CellStatus.FAILED, CellStatus.INAPPLICABLE, CellStatus.UNMEASURED]
     assert set(CellStatus) == {summary.status for row in table.rows for summary in table.row(row)}
     mixed = matrix(found(("a", "p", False, OK), ("a", "p", False, LOST), ("a", "p", False, OK)))
-    assert (CellStatus.BAD, True, "not stable: ok 2, lost 1 of 3") == (
+    assert (
         mixed.known[0].status,
         mixed.known[0].differs,
         mixed.known[0].text,
-    )
-    assert 1 == counts(mixed).lost
+    ) == (CellStatus.BAD, True, "not stable: ok 2, lost 1 of 3")
+    assert counts(mixed).lost == 1
 
 
 def _runs(*verdicts: CellVerdict, failed: int = 0) -> Campaign:
@@ -333,8 +333,8 @@ def test_each_form_of_a_report_has_the_spread_of_a_cell_and_says_that_it_is_not_
 
 def test_a_profile_without_a_description_has_a_column() -> None:
     table = matrix(found(("mine", "own", True, OK)))
-    assert ["mine"] == [row.name for row in table.rows]
-    assert ["own, guarded"] == [column.name for column in table.columns]
+    assert [row.name for row in table.rows] == ["mine"]
+    assert [column.name for column in table.columns] == ["own, guarded"]
 
 
 @pytest.mark.parametrize(
@@ -365,9 +365,9 @@ def test_conclusions_about_moving(
 
 def test_only_comparable_profiles_are_compared() -> None:
     """A hardened RabbitMQ that is better than Redis' defaults proves nothing about moving."""
-    assert () == conclusions(found(("s", "redis-stock", False, LOST), ("s", "amqp-quorum", False, OK)))
-    assert () == conclusions(found(("s", "redis-stock", False, LOST), ("s", "amqp-stock", True, OK)))
-    assert () == conclusions(found(("one", "redis-stock", False, LOST), ("other", "amqp-stock", False, OK)))
+    assert conclusions(found(("s", "redis-stock", False, LOST), ("s", "amqp-quorum", False, OK))) == ()
+    assert conclusions(found(("s", "redis-stock", False, LOST), ("s", "amqp-stock", True, OK))) == ()
+    assert conclusions(found(("one", "redis-stock", False, LOST), ("other", "amqp-stock", False, OK))) == ()
 
 
 @pytest.mark.parametrize(
@@ -403,16 +403,16 @@ def test_unmeasured_cells_have_no_conclusion() -> None:
     """A failed cell is neither good nor bad, and the report counts what is missing."""
     made = found(("s", "redis-late", False, LOST), ("s", "amqp-stock", False, OK))
     failed = Unmeasured(Cell("s", "amqp-late", guard=False), 1, "it failed", failed=True, command="")
-    assert () == conclusions(replace(made, unmeasured=(failed,)))
+    assert conclusions(replace(made, unmeasured=(failed,))) == ()
     assert "1 whose experiment failed" in limits(replace(made, unmeasured=(failed,)))
-    assert "" == limits(made)
+    assert limits(made) == ""
     assert "was interrupted" in limits(replace(made, interrupted=True))
 
 
 def test_differing_repetitions_are_a_conclusion() -> None:
     """It names the cell, and how often each verdict occurred."""
     told = conclusions(found(("s", "p", False, OK), ("s", "p", False, LOST)))
-    assert [(ConclusionKind.UNSTEADY, ("s",))] == [(one.kind, one.scenarios) for one in told]
+    assert [(one.kind, one.scenarios) for one in told] == [(ConclusionKind.UNSTEADY, ("s",))]
     assert "s/p/plain (lost 1, ok 1 of 2)" in told[0].text
 
 
@@ -424,7 +424,7 @@ def test_nothing_overlaps_in_a_timeline() -> None:
     task = replace(twice, history=replace(twice.history, runs=same))
     drawn = picture(replace(made, task_results=(task, *made.task_results[1:])))
     spans = [span for span in drawn.spans if "under-test" in span.kind]
-    assert 2 == len({span.y for span in spans})
+    assert len({span.y for span in spans}) == 2
     for x in [mark.x for marks in drawn.marks.values() for mark in marks] + [one.x for one in drawn.spans]:
         assert drawn.margin <= x <= WIDTH
     assert all(one.x + one.width <= WIDTH for one in (*drawn.spans, *drawn.faults))
@@ -520,7 +520,7 @@ def test_repetitions(capsys: pytest.CaptureFixture[str]) -> None:
     assert "s/p/plain: ok 2 of 2" in text
     assert "NOT STABLE s/p/guarded: lost 1, ok 1 of 2" in text
     tables.repetitions(campaign())
-    assert "" == shown(capsys)
+    assert shown(capsys) == ""
 
 
 def test_scenarios_profiles_and_expectations(capsys: pytest.CaptureFixture[str]) -> None:
@@ -596,7 +596,7 @@ def test_sarif_without_a_line_has_no_result_and_is_valid(made: Campaign) -> None
     """Code scanning refuses a file in which one result has no place."""
     log = json.loads(files.as_sarif(made))
     Draft4Validator(json.loads(SARIF_SCHEMA.read_text())).validate(log)
-    assert [] == log["runs"][0]["results"]
+    assert log["runs"][0]["results"] == []
 
 
 @pytest.mark.parametrize("form", ["terminal", "pytest", "JUnit"])

@@ -35,7 +35,7 @@ def everything(command: Any = main, path: tuple[str, ...] = ()) -> list[tuple[st
 @pytest.mark.parametrize("path", everything(), ids=" ".join)
 def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
     found = repot(*path, "--help")
-    assert 0 == found.exit_code
+    assert found.exit_code == 0
     assert "Usage:" in found.stdout
 
 
@@ -46,7 +46,7 @@ def test_help_loads_nothing_heavy() -> None:
         "print({'celery', 'kombu', 'pydantic', 'redis', 'rich', 'requests', 'jinja2'} & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "set()" == found.stdout.strip()
+    assert found.stdout.strip() == "set()"
 
 
 def test_a_command_is_imported_when_it_is_used() -> None:
@@ -56,7 +56,7 @@ def test_a_command_is_imported_when_it_is_used() -> None:
         "print([one for one in COMMANDS if f'repot.cli.{one}' in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "['leases']" == found.stdout.strip()
+    assert found.stdout.strip() == "['leases']"
 
 
 def test_the_version_is_that_of_the_package() -> None:
@@ -102,7 +102,7 @@ def test_wrong_settings_end_every_command_with_one_message(
 )
 def test_a_profile_of_wrong_settings_is_refused(variables: dict[str, str], said: str) -> None:
     found = repot("chaos", "run", "no-fault", "--profile", "environment", **variables)
-    assert 2 == found.exit_code
+    assert found.exit_code == 2
     assert said in found.stderr
     assert PLANTED not in found.output
 
@@ -117,7 +117,7 @@ def test_chaos_list_names_every_scenario() -> None:
 
 def test_an_unknown_scenario_is_a_usage_error() -> None:
     found = repot("chaos", "run", "earthquake")
-    assert 2 == found.exit_code
+    assert found.exit_code == 2
     assert "earthquake" in found.stderr
 
 
@@ -125,7 +125,7 @@ def test_an_unknown_scenario_is_a_usage_error() -> None:
 @pytest.mark.parametrize("typed", [("dcotor",), ("move", "strat"), ("worker", "strat")], ids=" ".join)
 def test_a_misspelt_command_gets_a_suggestion(typed: tuple[str, ...]) -> None:
     found = repot(*typed)
-    assert 2 == found.exit_code
+    assert found.exit_code == 2
     assert ("Did you mean" in found.stderr) == (typed[0] != "worker")
 
 

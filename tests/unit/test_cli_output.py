@@ -40,7 +40,7 @@ def test_text_and_json_are_masked_and_escaped(shape: str, capsys: pytest.Capture
     assert is_safe(shown.out)
     assert is_safe("".join(columns([(hostile, "two")], ("a", "b"))))
     assert is_safe(shown.err)
-    assert 1 == len(shown.err.splitlines())
+    assert len(shown.err.splitlines()) == 1
 
 
 def test_json_keeps_numbers_and_other_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,4 +58,4 @@ def test_no_command_prints_past_the_one_place() -> None:
     commands = Path(repot.__file__).parent / "cli"
     texts = {path.name: path.read_text() for path in commands.glob("*.py")}
     found = {name: count for name, text in texts.items() if (count := len(re.findall(r"click\.s?echo\(", text)))}
-    assert _ALLOWED == found
+    assert found == _ALLOWED

@@ -76,5 +76,5 @@ def test_what_a_variable_may_not_say_an_option_may_not_say(
         return
     with pytest.raises(SystemExit) as ended:
         start()
-    assert 2 == ended.value.code
+    assert ended.value.code == 2
     assert refused in capsys.readouterr().err

@@ -58,12 +58,12 @@ def test_a_variable_wins_over_the_application() -> None:
             queue_names=("a", "b"),
         ),
     )
-    assert "redis://here/0" == app.conf.broker_url
-    assert 2 == app.conf.worker_prefetch_multiplier
-    assert 7 == app.conf.broker_transport_options["socket_timeout"]
+    assert app.conf.broker_url == "redis://here/0"
+    assert app.conf.worker_prefetch_multiplier == 2
+    assert app.conf.broker_transport_options["socket_timeout"] == 7
     # what repot knows nothing of stays, an option or a queue
-    assert "shop:" == app.conf.broker_transport_options["global_keyprefix"]
-    assert ["a", "b", "own"] == [queue.name for queue in app.conf.task_queues]
+    assert app.conf.broker_transport_options["global_keyprefix"] == "shop:"
+    assert [queue.name for queue in app.conf.task_queues] == ["a", "b", "own"]
 
 
 def test_the_applications_settings_override_repots_defaults() -> None:
@@ -78,26 +78,26 @@ def test_the_applications_settings_override_repots_defaults() -> None:
         accept_content=["pickle"],
     )
     repot.configure(app, ExplicitSettings())
-    assert "redis://elsewhere/3" == app.conf.broker_url
-    assert "db+sqlite:///results" == app.conf.result_backend
-    assert "shop" == app.conf.task_default_queue
-    assert ["shop"] == [queue.name for queue in app.conf.task_queues]
-    assert 4 == app.conf.worker_prefetch_multiplier
-    assert ["pickle"] == app.conf.accept_content
+    assert app.conf.broker_url == "redis://elsewhere/3"
+    assert app.conf.result_backend == "db+sqlite:///results"
+    assert app.conf.task_default_queue == "shop"
+    assert [queue.name for queue in app.conf.task_queues] == ["shop"]
+    assert app.conf.worker_prefetch_multiplier == 4
+    assert app.conf.accept_content == ["pickle"]
     # and the rest gets the defaults
-    assert 43200 == app.conf.broker_transport_options["visibility_timeout"]
-    assert 15 == app.conf.broker_transport_options["socket_timeout"]
+    assert app.conf.broker_transport_options["visibility_timeout"] == 43200
+    assert app.conf.broker_transport_options["socket_timeout"] == 15
     assert app.conf.task_acks_late is True
     origins = {line.key: line.origin for line in effective_config(app)}
     assert "application" == origins["broker_url"] == origins["broker_transport_options.visibility_timeout"]
-    assert "WORKER_TASK_ACKS_LATE (repot's default)" == origins["task_acks_late"]
+    assert origins["task_acks_late"] == "WORKER_TASK_ACKS_LATE (repot's default)"
 
 
 def test_the_applications_broker_decides_when_no_variable_does() -> None:
     app = shop(broker_url="amqp://elsewhere//")
     repot.configure(app, ExplicitSettings())
-    assert 10 == app.conf.broker_heartbeat
-    assert "quorum" == app.conf.task_queues[0].queue_arguments["x-queue-type"]
+    assert app.conf.broker_heartbeat == 10
+    assert app.conf.task_queues[0].queue_arguments["x-queue-type"] == "quorum"
 
 
 def test_queues_without_a_word_of_their_own_are_as_ours() -> None:
@@ -106,12 +106,12 @@ def test_queues_without_a_word_of_their_own_are_as_ours() -> None:
     app = shop(broker_url="amqp://elsewhere//", task_queues=theirs, task_default_queue="main")
     repot.configure(app, ExplicitSettings())
     queues: Any = app.amqp.queues
-    assert ["celery", "keyed", "own"] == list(queues.consume_from)
+    assert list(queues.consume_from) == ["celery", "keyed", "own"]
     for name, key in (("celery", "main"), ("keyed", "k"), ("made", "made")):
-        assert "quorum" == queues[name].queue_arguments["x-queue-type"]
+        assert queues[name].queue_arguments["x-queue-type"] == "quorum"
         assert f"{name}.dead" == queues[name].queue_arguments["x-dead-letter-routing-key"]
         assert ("direct", key) == (queues[name].exchange.type, queues[name].routing_key)
-    assert {"x-max-length": 9} == queues["own"].queue_arguments
+    assert queues["own"].queue_arguments == {"x-max-length": 9}
 
 
 def test_a_queue_given_as_an_object_is_declared_as_those_of_its_name_are() -> None:
@@ -136,8 +136,8 @@ def test_an_application_keeps_its_own_way_to_queues() -> None:
     app = Celery("shop", amqp=TheirAMQP, set_as_current=False)
     for _ in range(2):
         configure(app, RABBIT)
-    assert 7 == app.amqp.argsrepr_maxsize
-    assert "quorum" == arguments_of(app, "made")["x-queue-type"]
+    assert app.amqp.argsrepr_maxsize == 7
+    assert arguments_of(app, "made")["x-queue-type"] == "quorum"
 
 
 @needs("celery", "5.5", "no delays of its own")
@@ -146,9 +146,9 @@ def test_applications_that_are_not_configured_are_left_alone() -> None:
     configure(shop(), RABBIT)
     theirs = shop(task_queues=[Queue("q", Exchange("q", "topic"), "q", queue_arguments={"x-queue-type": "quorum"})])
     module: Any = base
-    assert (True, "q") == module.detect_quorum_queues(theirs, "amqp")
+    assert module.detect_quorum_queues(theirs, "amqp") == (True, "q")
     configure(theirs, RABBIT)
-    assert (False, "") == module.detect_quorum_queues(theirs, "amqp")
+    assert module.detect_quorum_queues(theirs, "amqp") == (False, "")
 
 
 def test_priorities_of_queues_make_them_classic() -> None:
@@ -156,10 +156,10 @@ def test_priorities_of_queues_make_them_classic() -> None:
     app = shop(broker_url="amqp://elsewhere//", task_queue_max_priority=10)
     repot.configure(app, ExplicitSettings())
     arguments = arguments_of(app, "celery")
-    assert 10 == arguments["x-max-priority"]
+    assert arguments["x-max-priority"] == 10
     assert "x-queue-type" not in arguments
     repot.configure(app, ExplicitSettings(queue_type="quorum"))
-    assert "quorum" == arguments_of(app, "celery")["x-queue-type"]
+    assert arguments_of(app, "celery")["x-queue-type"] == "quorum"
 
 
 def arguments_of(app: Celery, queue: str) -> dict[str, Any]:
@@ -170,9 +170,9 @@ def arguments_of(app: Celery, queue: str) -> dict[str, Any]:
 def test_a_second_call_is_seen_by_queues_that_were_read() -> None:
     app = shop()
     repot.configure(app, RABBIT)
-    assert "quorum" == arguments_of(app, "celery")["x-queue-type"]
+    assert arguments_of(app, "celery")["x-queue-type"] == "quorum"
     repot.configure(app, RABBIT.replace(queue_type="classic", queue_names=("b",)))
-    assert ["b"] == list(app.amqp.queues)
+    assert list(app.amqp.queues) == ["b"]
     assert "x-queue-type" not in arguments_of(app, "b")
 
 
@@ -184,17 +184,17 @@ def test_what_comes_out_of_a_delay_goes_back_to_its_queue(url: str, exchange: st
     repot.configure(app, ExplicitSettings())
     key = f"{'0.' * 27}1{delays.delayed_key('a.other', 1)[55:]}"
     routed: Any = app.amqp.router.route({"exchange": exchange, "routing_key": key, "priority": 3}, "shop.add")
-    assert "a.other" == routed.pop("queue").name
-    assert {"priority": 3} == routed
+    assert routed.pop("queue").name == "a.other"
+    assert routed == {"priority": 3}
 
 
 @pytest.mark.parametrize("name", ["other", "a.other", "ü", "two words", "100%", "a*b", "c.#", "#", "x" * 150])
 def test_the_key_of_a_delay_names_its_queue(name: str) -> None:
     key = delays.delayed_key(name, 5)
     assert name == delays.queue_of(key)
-    assert "101" == key.replace(".", "")[25:28]
+    assert key.replace(".", "")[25:28] == "101"
     # as one word: a pattern for one name matches no other
-    assert 30 == len(key.split("."))
+    assert len(key.split(".")) == 30
 
 
 @pytest.mark.parametrize("levels", [1, 2, 12, 27, 28])
@@ -214,14 +214,14 @@ def test_there_are_between_one_and_28_levels(levels: int, monkeypatch: pytest.Mo
 
 
 def test_a_name_too_long_for_a_key_is_not_delayed_by_the_broker() -> None:
-    assert "" == delays.delayed_key("x" * 250, 5)
-    assert "" == delays.queue_of("0." * 28 + "celery")
+    assert delays.delayed_key("x" * 250, 5) == ""
+    assert delays.queue_of("0." * 28 + "celery") == ""
 
 
 def test_queues_given_as_a_mapping_stay() -> None:
     app = shop(task_queues={"own": {"exchange": "own", "routing_key": "own"}})
     repot.configure(app, ExplicitSettings(queue_names=("a",)))
-    assert ["a", "own"] == [queue.name for queue in app.conf.task_queues]
+    assert [queue.name for queue in app.conf.task_queues] == ["a", "own"]
 
 
 def test_an_address_of_the_application_that_cannot_be_used_is_named() -> None:
@@ -297,8 +297,9 @@ def test_without_a_server_everything_about_a_broker_is_left_alone(
     repot.configure(app, ExplicitSettings(queue_names=("a", "b")))
     assert options == app.conf.broker_transport_options
     assert app.conf.task_acks_late is True
-    assert [("a", None, "direct"), ("b", None, "direct")] == [
-        (queue.name, queue.queue_arguments, queue.exchange.type) for queue in app.conf.task_queues
+    assert [(queue.name, queue.queue_arguments, queue.exchange.type) for queue in app.conf.task_queues] == [
+        ("a", None, "direct"),
+        ("b", None, "direct"),
     ]
     set_by_us = {line.key for line in effective_config(app) if "repot" in line.origin}
     assert not {key for key in set_by_us if key.startswith(("broker_", "control_", "redis_"))}
@@ -336,7 +337,7 @@ def test_variables_of_celerys_do_not_override_what_was_configured(
                 found.conf.broker_url, found.conf.broker_read_url, found.conf.broker_write_url
             }  # fmt: skip
             assert RABBIT.result_backend.reveal() == found.conf.result_backend
-    assert "redis://elsewhere/7" == stock.conf.broker_url
+    assert stock.conf.broker_url == "redis://elsewhere/7"
 
 
 #: How projects state the address of their broker, each with one of its own.
@@ -392,7 +393,7 @@ def test_an_address_that_repot_completes_stays_the_applications(url: str) -> Non
     app = shop(broker_url=url)
     for _ in range(2):
         repot.configure(app, ExplicitSettings())
-        assert ["application"] == [one.origin for one in effective_config(app) if one.key == "broker_url"]
+        assert [one.origin for one in effective_config(app) if one.key == "broker_url"] == ["application"]
 
 
 @pytest.mark.parametrize("lines", OWN_WAYS.values(), ids=OWN_WAYS)
@@ -414,10 +415,10 @@ def test_an_address_of_celerys_variable_is_said(monkeypatch: pytest.MonkeyPatch)
     app = shop(broker_url="redis://prod")
     repot.configure(app)
     found = {line.key: line for line in effective_config(app)}["broker_url"]
-    assert ("redis://h:6379/3", "CELERY_BROKER_URL (environment)") == (found.value, found.origin)
+    assert (found.value, found.origin) == ("redis://h:6379/3", "CELERY_BROKER_URL (environment)")
     app.conf.update(broker_url="redis://prod")
     found = {line.key: line for line in effective_config(app)}["broker_url"]
-    assert ("redis://prod", "application") == (found.value, found.origin)
+    assert (found.value, found.origin) == ("redis://prod", "application")
 
 
 def test_a_change_afterwards_is_the_applications() -> None:
@@ -425,7 +426,7 @@ def test_a_change_afterwards_is_the_applications() -> None:
     repot.configure(app, RABBIT)
     app.conf.update(broker_url="amqp://prod//")
     found = {line.key: line for line in effective_config(app)}
-    assert "application" == found["broker_url"].origin
+    assert found["broker_url"].origin == "application"
 
 
 @pytest.mark.parametrize(
@@ -441,7 +442,7 @@ def test_a_configuration_that_is_read_later_does_not_undo_it(namespace: str | No
     app.config_from_object(SimpleNamespace(**theirs), namespace=namespace)
     assert RABBIT.broker_url.reveal() == app.conf.broker_url
     assert app.conf.task_acks_late is True
-    assert "shop" == app.conf.event_queue_prefix
+    assert app.conf.event_queue_prefix == "shop"
 
 
 #: Prints what Celery reads from configurations, before and after repot configures another application of the process.
@@ -479,7 +480,7 @@ assert before == seen(), [set(a.items()) ^ set(b.items()) for a, b in zip(before
 def test_what_celery_does_not_read_without_repot_it_does_not_read_with_it() -> None:
     """Celery before 5.7 ignores old names in a namespace: a queue of CELERY_QUEUES must not appear with `configure`."""
     done = subprocess.run([sys.executable, "-c", READ_BY_CELERY], capture_output=True, text=True, check=False)
-    assert (0, "") == (done.returncode, done.stderr)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_effective_values_know_their_origin_and_hide_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,12 +491,12 @@ def test_effective_values_know_their_origin_and_hide_secrets(monkeypatch: pytest
     app.conf.security_key_password = PLANTED
     repot.configure(app)
     found = {line.key: line for line in effective_config(app)}
-    assert (7, "WORKER_HEARTBEAT (environment)") == (found["broker_heartbeat"].value, found["broker_heartbeat"].origin)
-    assert "WORKER_TASK_ACKS_LATE (repot's default)" == found["task_acks_late"].origin
-    assert "repot" == found["control_queue_durable"].origin
-    assert "application" == found["event_queue_prefix"].origin
-    assert CELERY_DEFAULT == found["enable_utc"].origin
-    assert "amqp://user:**@host//" == found["broker_url"].masked_value
+    assert (found["broker_heartbeat"].value, found["broker_heartbeat"].origin) == (7, "WORKER_HEARTBEAT (environment)")
+    assert found["task_acks_late"].origin == "WORKER_TASK_ACKS_LATE (repot's default)"
+    assert found["control_queue_durable"].origin == "repot"
+    assert found["event_queue_prefix"].origin == "application"
+    assert found["enable_utc"].origin == CELERY_DEFAULT
+    assert found["broker_url"].masked_value == "amqp://user:**@host//"
     assert PLANTED not in str(found)
 
 
@@ -545,7 +546,7 @@ def test_an_application_that_is_dropped_goes() -> None:
 
     dropped = [made() for _ in range(50)]
     gc.collect()
-    assert 0 == sum(one() is not None for one in dropped)
+    assert sum(one() is not None for one in dropped) == 0
 
 
 def nothing() -> None:
@@ -569,7 +570,7 @@ def test_a_configuration_that_is_loaded_afterwards_is_named(caplog: pytest.LogCa
     assert "call repot.configure(app) after it" in caplog.text
     caplog.clear()
     repot.configure(app, ExplicitSettings())
-    assert "redis://theirs/7" == app.conf.result_backend
+    assert app.conf.result_backend == "redis://theirs/7"
     assert in_time.conf.task_default_queue
     assert "came after" not in caplog.text
 

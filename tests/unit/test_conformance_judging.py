@@ -64,19 +64,19 @@ def test_what_differs_now_and_then_may_pass() -> None:
     race = Difference("redis", ("t",), "a race", sometimes=True)
     (won,) = judge("redis", runs("passed"), runs("passed"), [race])
     (lost,) = judge("redis", runs("passed"), runs("failed"), [race])
-    assert (SAME, KNOWN_DIFFERENCE) == (won.verdict, lost.verdict)
+    assert (won.verdict, lost.verdict) == (SAME, KNOWN_DIFFERENCE)
 
 
 def test_an_entry_counts_on_its_broker_alone() -> None:
     (found,) = judge("rabbitmq", runs("passed"), runs("failed"), [LISTED])
-    assert NEW_DIFFERENCE == found.verdict
+    assert found.verdict == NEW_DIFFERENCE
 
 
 def test_what_differs_is_run_again() -> None:
     """Also what one side did not come to."""
     stock = [{"a": Outcome("passed"), "b": Outcome("passed"), "c": Outcome("failed"), "d": Outcome("passed")}]
     repot = [{"a": Outcome("passed"), "b": Outcome("failed"), "c": Outcome("failed")}]
-    assert ["b", "d"] == differing(stock, repot)
+    assert differing(stock, repot) == ["b", "d"]
 
 
 def test_what_pytest_runs_again_counts_by_its_last_run() -> None:
@@ -89,8 +89,8 @@ def test_what_pytest_runs_again_counts_by_its_last_run() -> None:
         {"test": "c", "phase": "setup", "outcome": "skipped", "text": "not here"},
     ]
     found = outcomes(lines)
-    assert {"a": "passed", "b": "failed", "c": "skipped"} == {test: one.status for test, one in found.items()}
-    assert {"failed": 1, "passed": 1, "skipped": 1} == counts([found])
+    assert {test: one.status for test, one in found.items()} == {"a": "passed", "b": "failed", "c": "skipped"}
+    assert counts([found]) == {"failed": 1, "passed": 1, "skipped": 1}
 
 
 def test_the_list_can_be_read() -> None:

@@ -74,15 +74,15 @@ def test_a_dead_letter_holds_its_message_as_it_was(message: Message, text: str, 
     expected = {name: value for name, value in message.properties.items() if name != "expiration"}
     assert {**expected, "delivery_mode": 2} == written.properties
     assert message.properties.get("expiration") == found.death.ttl_ms
-    assert ("failed", "queue", 3, 5.0) == (
+    assert (
         found.death.reason,
         found.death.queue,
         found.death.attempts,
         found.death.died_at,
-    )
+    ) == ("failed", "queue", 3, 5.0)
     again = dead_letter.make_replay(found)
     assert dead_letter.HEADER not in again.headers
-    assert 1 == again.headers[dead_letter.REPLAYS_HEADER]
+    assert again.headers[dead_letter.REPLAYS_HEADER] == 1
     assert message.body == again.body
 
 
@@ -102,8 +102,8 @@ def test_replays_are_counted_on() -> None:
     second = dead_letter.make_replay(
         dead_letter.read_dead_letter(dead_letter.make_dead_letter(first, Death(Reason.FAILED, "q")), "q.dead")
     )
-    assert (1, 2) == (first.headers[dead_letter.REPLAYS_HEADER], second.headers[dead_letter.REPLAYS_HEADER])
-    assert (0, 0) == (first.headers["retries"], second.headers["retries"])
+    assert (first.headers[dead_letter.REPLAYS_HEADER], second.headers[dead_letter.REPLAYS_HEADER]) == (1, 2)
+    assert (first.headers["retries"], second.headers["retries"]) == (0, 0)
 
 
 def test_a_later_replay_has_the_larger_number() -> None:
@@ -121,7 +121,7 @@ def test_what_rabbitmq_says_is_read_and_taken_off() -> None:
     death = {"reason": "delivery_limit", "queue": "work", "time": datetime(2026, 1, 1), "count": 1}  # noqa: DTZ001 - as py-amqp reads it
     headers = {**TASK.headers, "x-death": [death], "x-first-death-queue": "work", "x-delivery-count": 21}
     found = dead_letter.read_dead_letter(replace(TASK, headers=headers), "work.dead")
-    assert (Reason.DELIVERY_LIMIT, "work", 3) == (found.death.reason, found.death.queue, found.death.attempts)
+    assert (found.death.reason, found.death.queue, found.death.attempts) == (Reason.DELIVERY_LIMIT, "work", 3)
     assert datetime(2026, 1, 1, tzinfo=UTC).timestamp() == found.death.died_at
     assert {*TASK.headers, REPLAY_HEADER, dead_letter.REPLAYS_HEADER} == dead_letter.make_replay(found).headers.keys()
 
@@ -131,7 +131,7 @@ def test_a_header_that_is_not_ours_is_no_error(header: str) -> None:
     found = dead_letter.read_dead_letter(
         replace(TASK, headers={**TASK.headers, dead_letter.HEADER: header}), "q.dead", "q"
     )
-    assert ("q", "one") == (found.death.queue, found.id)
+    assert (found.death.queue, found.id) == ("q", "one")
 
 
 ODD_TIMES: tuple[object, ...] = ("yesterday", 1e20, -1e20, 1e999, True, [], {}, None, 253_402_300_800)
@@ -154,7 +154,7 @@ def test_an_odd_header_is_unknown_and_no_error(odd: dict[str, Any]) -> None:
         replace(TASK, headers={**TASK.headers, dead_letter.HEADER: written}), "q.dead", "q"
     )
     assert found.death.reason == (Reason.FAILED if "reason" not in odd else Reason.UNKNOWN)
-    assert ("one", "q", 0, None) == (found.id, found.death.queue, found.death.replays, found.death.died_at)
+    assert (found.id, found.death.queue, found.death.replays, found.death.died_at) == ("one", "q", 0, None)
     dlq: DlqHandle = SimpleNamespace(address="redis://")  # type: ignore[assignment]
     json.dumps(details(found, dlq, Redaction.of(("card",)), payload=True))
     assert row(summary(found, dlq, Redaction()), 0)
@@ -175,7 +175,7 @@ def test_an_odd_header_is_unknown_and_no_error(odd: dict[str, Any]) -> None:
 def test_an_odd_death_of_rabbitmqs_is_unknown_and_no_error(death: object) -> None:
     headers = {**TASK.headers, "x-death": [death], "x-delivery-count": "x"}
     found = dead_letter.read_dead_letter(replace(TASK, headers=headers), "q.dead", "q")
-    assert ("q", None, None) == (found.death.queue, found.death.died_at, found.death.ttl_ms)
+    assert (found.death.queue, found.death.died_at, found.death.ttl_ms) == ("q", None, None)
 
 
 def test_a_payload_without_a_bottom_is_not_gone_through() -> None:
@@ -253,22 +253,22 @@ def test_a_result_that_expired_is_a_death_where_no_other_message_carries_on() ->
 
 
 def test_a_task_without_a_limit_of_retries_is_never_spent() -> None:
-    assert Reason.FAILED == reason_of(ValueError(), task(max_retries=None), 100)
-    assert Reason.FAILED == reason_of(ValueError(), task(max_retries=0), 0)
+    assert reason_of(ValueError(), task(max_retries=None), 100) == Reason.FAILED
+    assert reason_of(ValueError(), task(max_retries=0), 0) == Reason.FAILED
 
 
 def test_attributes_that_are_no_exceptions_hide_no_death() -> None:
     """The application wrote something else there: it is no reason to know nothing of a failure."""
     for odd in (5, "ValueError", [ValueError, "x"], (int,)):
-        assert Reason.FAILED == reason_of(RuntimeError(), task(throws=odd, permanent=odd), 0)
-    assert Reason.PERMANENT == reason_of(ValueError(), task(permanent=[ValueError, "x"]), 0)
+        assert reason_of(RuntimeError(), task(throws=odd, permanent=odd), 0) == Reason.FAILED
+    assert reason_of(ValueError(), task(permanent=[ValueError, "x"]), 0) == Reason.PERMANENT
 
 
 def test_an_exception_is_named_also_through_a_pipe() -> None:
     through = get_pickleable_exception(Unpicklable(1, 2))
     wrapped: Any = einfo.ExceptionWithTraceback(Unpicklable(1, 2), "")  # type: ignore[attr-defined]
-    assert "Unpicklable" == name_of(through).rpartition(".")[2]
-    assert Reason.PERMANENT == reason_of(wrapped, task(), 0)
+    assert name_of(through).rpartition(".")[2] == "Unpicklable"
+    assert reason_of(wrapped, task(), 0) == Reason.PERMANENT
 
 
 def test_an_exception_whose_text_fails_has_none() -> None:
@@ -276,9 +276,9 @@ def test_an_exception_whose_text_fails_has_none() -> None:
         def __str__(self) -> str:
             raise ValueError
 
-    assert "boom" == text_of(RuntimeError("boom"))
+    assert text_of(RuntimeError("boom")) == "boom"
     assert isinstance(text_of(Mute()), str)
-    assert "not mine" == text_of(Reject("not mine"))
+    assert text_of(Reject("not mine")) == "not mine"
 
 
 def dead(sent: Message = TASK, /, **death: Any) -> DeadLetter:
@@ -315,27 +315,27 @@ def test_an_unknown_age_is_neither_old_nor_new() -> None:
 
 def test_replay_refuses_what_would_vanish() -> None:
     past = replace(TASK, headers={**TASK.headers, "expires": "2020-01-01T00:00:00"})
-    assert EXPIRED == Replay().decide(dead(past))
+    assert Replay().decide(dead(past)) == EXPIRED
     assert isinstance(Replay(forget_expiry=True).decide(dead(past)), Forward)
-    assert NOT_A_TASK == Replay().decide(dead(reason=Reason.UNDECODABLE))
+    assert Replay().decide(dead(reason=Reason.UNDECODABLE)) == NOT_A_TASK
     assert isinstance(Replay(selected=True).decide(dead(reason=Reason.UNDECODABLE)), Forward)
-    assert HAS_RUN == Replay().decide(dead(reason=Reason.RESULT_NOT_STORED))
+    assert Replay().decide(dead(reason=Reason.RESULT_NOT_STORED)) == HAS_RUN
     assert isinstance(Replay(selected=True).decide(dead(reason=Reason.RESULT_NOT_STORED)), Forward)
-    assert MAY_HAVE_RUN == Replay().decide(dead(reason=Reason.UNKNOWN_OUTCOME))
+    assert Replay().decide(dead(reason=Reason.UNKNOWN_OUTCOME)) == MAY_HAVE_RUN
     assert isinstance(Replay(selected=True).decide(dead(reason=Reason.UNKNOWN_OUTCOME)), Forward)
-    assert NO_QUEUE == Replay().decide(dead(queue=""))
+    assert Replay().decide(dead(queue="")) == NO_QUEUE
     forward = Replay(to="other").decide(dead(queue=""))
     assert isinstance(forward, Forward)
-    assert "other" == forward.queue
+    assert forward.queue == "other"
 
 
 def test_queues_of_dead_letters() -> None:
     settings = ExplicitSettings(queue_names=("mail", "bulk"))
-    assert {"mail.dead": "mail", "bulk.dead": "bulk"} == dlq_names(settings, settings.queue_names, ())
-    assert {"bulk.dead": "bulk", "x": ""} == dlq_names(settings, (), ("bulk.dead", "x"))
+    assert dlq_names(settings, settings.queue_names, ()) == {"mail.dead": "mail", "bulk.dead": "bulk"}
+    assert dlq_names(settings, (), ("bulk.dead", "x")) == {"bulk.dead": "bulk", "x": ""}
     shared = settings.replace(dead_letter_queue="dead")
-    assert {"dead": ""} == dlq_names(shared, shared.queue_names, ())
-    assert {} == dlq_names(settings.replace(dead_letter_queue=""), settings.queue_names, ())
+    assert dlq_names(shared, shared.queue_names, ()) == {"dead": ""}
+    assert dlq_names(settings.replace(dead_letter_queue=""), settings.queue_names, ()) == {}
 
 
 PLANTED = "hunter2-s3cret"
@@ -432,7 +432,7 @@ def test_a_broker_that_is_away_leaves_the_queue_to_be_guessed() -> None:
     message = SimpleNamespace(
         delivery_info={"exchange": "x", "routing_key": "y"}, channel=SimpleNamespace(_lookup=lookup)
     )
-    assert "mail" == resolver.queue_of(message)
+    assert resolver.queue_of(message) == "mail"
 
 
 def test_what_cannot_be_dead_lettered_is_requeued() -> None:
@@ -454,10 +454,10 @@ def test_what_cannot_be_dead_lettered_is_requeued() -> None:
     # its task would fail the same way at once, again and again
     assert (delay_s, settled) == (10, [])
     call(*arguments)
-    assert [False] == settled
+    assert settled == [False]
     del consumer.timer
     assert lettering.dead_letter(SimpleNamespace(), Death(Reason.FAILED, ""), settled.append)
-    assert [False, False] == settled
+    assert settled == [False, False]
     assert lettering.dead_letter(SimpleNamespace(), Death(Reason.FAILED, ""))
 
     def refuse(_: bool) -> None:
@@ -479,7 +479,7 @@ def test_what_cannot_be_dead_lettered_is_requeued() -> None:
     ids=str,
 )
 def test_what_celery_can_handle_is_left_to_it(headers: dict[str, Any], payload: object) -> None:
-    assert "" == find_defect(SimpleNamespace(headers=headers, payload=payload))
+    assert find_defect(SimpleNamespace(headers=headers, payload=payload)) == ""
 
 
 def test_a_request_class_of_an_applications_own_is_left_alone() -> None:
@@ -510,6 +510,6 @@ def test_a_request_class_of_an_applications_own_is_left_alone() -> None:
 def test_a_reason_of_the_commands_is_one_of_a_list() -> None:
     """A typo must not select nothing: the error lists every reason."""
     result = CliRunner().invoke(main, ["dlq", "list", "--reason", "worker-lost"])
-    assert 2 == result.exit_code
+    assert result.exit_code == 2
     assert "Invalid value for '--reason': 'worker-lost' is not one of" in result.stderr
     assert all(f"'{reason}'" in result.stderr for reason in Reason)

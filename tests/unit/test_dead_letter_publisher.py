@@ -67,26 +67,26 @@ def publishing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Publishing]:
 
 def test_a_message_is_settled_after_the_confirm(publishing: Publishing) -> None:
     publishing.send(OperationalError("away"), RuntimeError("refused"), None)
-    assert [[], [], []] == publishing.seen
-    assert [True] == publishing.settled
+    assert publishing.seen == [[], [], []]
+    assert publishing.settled == [True]
 
 
 def test_a_dead_letter_that_is_refused_for_ten_seconds_requeues_its_message(publishing: Publishing) -> None:
     publishing.send(*[RuntimeError("refused")] * 4)
     # since 4, 8, 12 and 16 seconds: the first refusal begins the time
-    assert [False] == publishing.settled
-    assert ([], 4) == (publishing.answers, len(publishing.seen))
+    assert publishing.settled == [False]
+    assert (publishing.answers, len(publishing.seen)) == ([], 4)
 
 
 def test_a_broker_that_is_away_is_waited_for(publishing: Publishing) -> None:
     """Its dead letter would be lost with the acknowledged message, and delivered twice with a requeued one."""
     publishing.send(*[OperationalError("away")] * 20, None)
-    assert [True] == publishing.settled
+    assert publishing.settled == [True]
 
 
 def test_refusals_before_the_broker_went_away_do_not_count(publishing: Publishing) -> None:
     publishing.send(*[RuntimeError("refused")] * 3, OperationalError("away"), *[RuntimeError("refused")] * 3, None)
-    assert [True] == publishing.settled
+    assert publishing.settled == [True]
 
 
 def test_the_loss_of_what_was_acknowledged_early_is_said(
@@ -104,7 +104,7 @@ def test_what_fails_in_settling_stops_no_later_one(publishing: Publishing, caplo
     publishing.send(None)
     publishing.settled = settled
     publishing.send(None)
-    assert [True] == settled
+    assert settled == [True]
     assert "a message could not be settled" in caplog.text
 
 
@@ -134,4 +134,4 @@ def test_a_closed_publisher_settles_nothing_more(publishing: Publishing) -> None
     thread = publishing.publisher._thread
     assert thread is not None
     thread.join(60)
-    assert ([], 1) == (publishing.settled, publishing.publisher.pending)
+    assert (publishing.settled, publishing.publisher.pending) == ([], 1)

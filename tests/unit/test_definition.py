@@ -133,7 +133,7 @@ def test_whatever_has_to_be_awaited_is_awaited_before_it_is_done(guard: Guard, f
     guarded = idempotent(guard, name="charge")(function)
 
     async def main() -> None:
-        assert ["o", "o"] == [await guarded("o"), await guarded("o")]
+        assert [await guarded("o"), await guarded("o")] == ["o", "o"]
 
     asyncio.run(main())
 
@@ -151,7 +151,7 @@ def test_a_body_that_did_not_run_is_not_done(guard: Guard, store: MemoryLeaseSto
             guarded("o")
     (record,) = map(store.inspect, store.keys())
     assert record is not None
-    assert "released" == record.state.value
+    assert record.state.value == "released"
 
 
 def test_a_guard_belongs_into_the_parentheses() -> None:
@@ -326,7 +326,7 @@ def test_what_can_be_guarded_is_taken(app: Celery) -> None:
         idempotent_task(BY_ORDER, app=app, name="f", shared=False)(plain),
     ]
     for task in tasks:
-        assert ["o", "o"] == [task.delay(order="o").get(), task.delay(order="o").get()]
+        assert [task.delay(order="o").get(), task.delay(order="o").get()] == ["o", "o"]
 
 
 def test_a_task_whose_body_did_not_run_fails_and_may_come_again(app: Celery, store: MemoryLeaseStore) -> None:
@@ -335,20 +335,20 @@ def test_a_task_whose_body_did_not_run_fails_and_may_come_again(app: Celery, sto
         task.delay("o").get()
     (record,) = map(store.inspect, store.keys())
     assert record is not None
-    assert "released" == record.state.value
+    assert record.state.value == "released"
 
 
 def test_an_instrument_in_the_place_of_a_body_changes_no_key(app: Celery, store: MemoryLeaseStore) -> None:
     task = defined(app, plain, idempotency=BY_ORDER)
-    assert "o" == task.delay("o").get()
+    assert task.delay("o").get() == "o"
     body = task.run
 
     def measured(*args: Any, **kwargs: Any) -> Any:
         return body(*args, **kwargs)
 
     task.run = measured
-    assert "o" == task.delay("o", 2).get()
-    assert 1 == len(store.keys())
+    assert task.delay("o", 2).get() == "o"
+    assert len(store.keys()) == 1
 
 
 @pytest.mark.parametrize("key", ["", "  ", True, 1.5, object(), b"o"])
@@ -366,8 +366,8 @@ def test_a_key_that_many_calls_would_share_is_refused_when_it_is_given(app: Cele
 def test_a_key_of_a_caller(app: Celery, store: MemoryLeaseStore, key: Any) -> None:
     task = defined(app, plain)
     for again in (key, str(key)):
-        assert "o" == task.apply_async(("o",), idempotency_key=again).get()
-    assert 1 == len(store.keys())
+        assert task.apply_async(("o",), idempotency_key=again).get() == "o"
+    assert len(store.keys()) == 1
 
 
 # Keys of all arguments but some
@@ -436,13 +436,13 @@ def test_a_class_behind_the_guard_is_called_once_for_each_effect(app: Celery) ->
 
     task = defined(app, charge, bind=True, base=Both)
     first = task.delay("o")
-    assert ["o", "o"] == [first.get(), task.delay("o").get()]
+    assert [first.get(), task.delay("o").get()] == ["o", "o"]
     assert [(first.id, ("o",))] == Both.runs
     assert [(first.id, True, True)] == seen
     # a direct call has no lease, and Celery pushes a request of its own
     task.run = lambda order: order
-    assert "p" == task("p")
-    assert 2 == len(Both.runs)
+    assert task("p") == "p"
+    assert len(Both.runs) == 2
 
 
 def test_a_decorator_for_tasks(app: Celery) -> None:
@@ -458,7 +458,7 @@ def test_a_decorator_for_tasks(app: Celery) -> None:
     own = idempotent_task(app=app, base=Own, name="shop.own", shared=False)(plain)
     assert isinstance(app.tasks["shop.charge"], IdempotentTask)
     assert charge.delay("o").get() > 0
-    assert (BY_ORDER, "o") == (own.idempotency, own.delay("o").get())
+    assert (own.idempotency, own.delay("o").get()) == (BY_ORDER, "o")
 
 
 @pytest.mark.usefixtures("nothing_shared")

@@ -76,16 +76,16 @@ def test_credentials_are_made_once_and_are_nobody_elses(tmp_path: Path) -> None:
     secrets = [value for found in made for name, value in found.items() if re.search("PASSWORD|TOKEN|COOKIE", name)]
     assert 14 == len(secrets) == len(set(secrets))
     assert all(re.fullmatch("[0-9a-f]{48}", str(secret)) for secret in secrets)
-    assert 0o600 == stat.S_IMODE((tmp_path / "a").stat().st_mode)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
 
 
 def test_credentials_that_are_there_stay(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     path.write_text("REDIS_PASSWORD=mine\nREDIS_PORT=1\nOTHER=x\n")
     found = _credentials(path)
-    assert ("mine", "1", "x") == (found["REDIS_PASSWORD"], found["REDIS_PORT"], found["OTHER"])
+    assert (found["REDIS_PASSWORD"], found["REDIS_PORT"], found["OTHER"]) == ("mine", "1", "x")
     assert found["RABBITMQ_PASSWORD"]
-    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = path.read_text()
     _credentials(path)
     assert before == path.read_text()
@@ -112,7 +112,7 @@ def test_every_port_is_published_on_loopback() -> None:
     blocks = re.findall(r"(?m)^ +ports:\n((?: +[-#].*\n)+)", "".join(path.read_text() for path in files))
     ports = [port for block in blocks for port in re.findall(r'(?m)^ +- "?(.*)', block)]
     assert len(ports) >= len(blocks) > len(files)
-    assert [] == [port for port in ports if not port.startswith("127.0.0.1:")]
+    assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
 
 
 def test_every_alert_says_what_to_do() -> None:
@@ -146,11 +146,11 @@ def test_a_secret_that_was_not_filled_in_stops_the_worker(monkeypatch: pytest.Mo
 def test_the_pod_may_do_little(name: str) -> None:
     (container,) = pod(name)["containers"]
     assert pod(name)["securityContext"]["runAsNonRoot"]
-    assert {
+    assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
-    } == container["securityContext"]
+    }
     assert not pod(name)["automountServiceAccountToken"]
     assert {"memory"} <= set(container["resources"]["limits"])
 
@@ -187,7 +187,7 @@ def test_every_pod_has_one_network_policy_for_both_directions() -> None:
     }
     assert sorted(selected) == sorted(pods | {"redis", "rabbitmq"})
     for one in policies:
-        assert ["Ingress", "Egress"] == one["policyTypes"]
+        assert one["policyTypes"] == ["Ingress", "Egress"]
         # an empty list of peers or ports would be all of them
         for rule in (*one["ingress"], *one["egress"]):
             assert rule["ports"]
@@ -209,7 +209,7 @@ def test_what_has_probes_is_open_to_prometheus_alone(name: str) -> None:
     (container,) = pod(f"Deployment {name}")["containers"]
     (rule,) = found
     assert [{"port": container["ports"][0]["containerPort"]}] == rule["ports"]
-    assert [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}] == rule["from"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
 
 
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
@@ -253,9 +253,9 @@ def test_the_page_s_times_of_alerts_are_those_of_the_rules() -> None:
 @EVERY_WORKER
 def test_no_probe_of_kubernetes_restarts_a_worker_for_its_broker(name: str) -> None:
     (container,) = pod(name)["containers"]
-    assert ["repot", "healthcheck", "live"] == container["livenessProbe"]["exec"]["command"]
-    assert "/ready" == container["readinessProbe"]["httpGet"]["path"]
-    assert "/startup" == container["startupProbe"]["httpGet"]["path"]
+    assert container["livenessProbe"]["exec"]["command"] == ["repot", "healthcheck", "live"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
+    assert container["startupProbe"]["httpGet"]["path"] == "/startup"
     longest = {one["name"]: one.get("value") for one in container["env"]}["WORKER_VISIBILITY_TIMEOUT"]
     assert int(str(longest)) < pod(name)["terminationGracePeriodSeconds"]
 
@@ -266,7 +266,7 @@ def test_the_status_file_has_a_volume_that_tasks_do_not_fill(name: str) -> None:
     directory = {one["name"]: one.get("value") for one in container["env"]}["WORKER_STATUS_DIR"]
     mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
     volume = mounts[str(Path(directory).parent)]
-    assert 1 == list(mounts.values()).count(volume)
+    assert list(mounts.values()).count(volume) == 1
     assert {"medium": "Memory"}.items() <= {one["name"]: one for one in pod(name)["volumes"]}[volume][
         "emptyDir"
     ].items()
@@ -280,8 +280,8 @@ def test_the_sides_of_a_rollout_differ_in_their_side_alone() -> None:
     assert side in theirs["env"]
     theirs["env"].remove(side)
     (ours,) = source["containers"]
-    assert {"name": "rollout", "optional": True} == ours["envFrom"][-1].pop("secretRef")
-    assert {"name": "rollout"} == theirs["envFrom"][-1].pop("secretRef")
+    assert ours["envFrom"][-1].pop("secretRef") == {"name": "rollout", "optional": True}
+    assert theirs["envFrom"][-1].pop("secretRef") == {"name": "rollout"}
     assert source == target
 
 
@@ -294,8 +294,8 @@ def test_a_rollout_s_secret_that_was_not_filled_in_stops_a_process(monkeypatch: 
 
 def test_one_controller_leads() -> None:
     found = manifests()["Job rollout"]["spec"]
-    assert (1, 1) == (found.get("parallelism", 1), found.get("completions", 1))
-    assert "Never" == found["template"]["spec"]["restartPolicy"]
+    assert (found.get("parallelism", 1), found.get("completions", 1)) == (1, 1)
+    assert found["template"]["spec"]["restartPolicy"] == "Never"
     # an abort is no failure that another Pod could repair
     (rule,) = found["podFailurePolicy"]["rules"]
     assert ("FailJob", [RolloutAborted.exit_code]) == (rule["action"], rule["onExitCodes"]["values"])
@@ -309,4 +309,4 @@ def test_the_image_restarts_nothing_for_a_broker() -> None:
     """A HEALTHCHECK in an image ends containers on Swarm."""
     check = re.search(r"HEALTHCHECK .*\n\s+CMD (.*)", (ROOT / "Dockerfile").read_text())
     assert check
-    assert ["repot", "healthcheck", "probe", "--live"] == json.loads(check[1])
+    assert json.loads(check[1]) == ["repot", "healthcheck", "probe", "--live"]

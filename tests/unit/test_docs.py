@@ -116,7 +116,7 @@ EXAMPLES = {"docs/adr/7.md", "repot/chaos/faults/pool_frozen.py"}
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_file_in_the_documents_exists(page: Path) -> None:
     named = re.findall(r"(?<![\w/.-])(?:repot|tests|benchmarks|scripts|docs)/[\w/.-]+\.[a-z]+", in_force(page))
-    assert [] == [name for name in named if name not in EXAMPLES and not (ROOT / name).exists()]
+    assert [name for name in named if name not in EXAMPLES and not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -207,7 +207,7 @@ EXAMPLE_DIRECTORIES = sorted(path.parent for path in ROOT.glob("examples/*/READM
 
 
 def test_every_example_has_a_readme_that_the_documents_lead_to() -> None:
-    assert EXAMPLE_DIRECTORIES == sorted(path for path in (ROOT / "examples").iterdir() if path.is_dir())
+    assert sorted(path for path in (ROOT / "examples").iterdir() if path.is_dir()) == EXAMPLE_DIRECTORIES
     readme = (ROOT / "README.md").read_text()
     pages = runpy.run_path(str(ROOT / "scripts" / "site_hooks.py"))["OUTSIDE"]
     navigation = (ROOT / "mkdocs.yml").read_text()

@@ -19,7 +19,7 @@ def test_a_late_writer_is_refused() -> None:
         def written(amount: int, fencing_token: int) -> int:
             return database.execute(write, {"order_id": "o", "amount": amount, "fencing_token": fencing_token}).rowcount
 
-        assert [1, 0, 0] == [written(20, 2), written(10, 1), written(99, 2)]
-        assert [(20,)] == database.execute("SELECT amount FROM payment").fetchall()
+        assert [written(20, 2), written(10, 1), written(99, 2)] == [1, 0, 0]
+        assert database.execute("SELECT amount FROM payment").fetchall() == [(20,)]
         # the token of a run without a lease is below all others
-        assert [0, 1] == [written(5, 0), written(30, 3)]
+        assert [written(5, 0), written(30, 3)] == [0, 1]

@@ -19,14 +19,14 @@ def test_a_row_has_what_the_doctor_found_and_the_checkout_is_as_before(tmp_path:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     names, _, cells = ([cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines())
     row, found = dict(zip(names, cells, strict=True)), json.loads(document.read_text())
-    assert ("project", "Redis", "1") == (row["project"], row["broker"], row["tasks"])
+    assert (row["project"], row["broker"], row["tasks"]) == ("project", "Redis", "1")
     for column, severity in (("errors", "error"), ("warnings", "warning"), ("infos", "info")):
         assert str(sum(one["severity"] == severity for one in found["findings"])) == row[column]
-    assert 0 < float(row["s"])
-    assert ["shop.py"] == [path.name for path in checkout.iterdir()]
+    assert float(row["s"]) > 0
+    assert [path.name for path in checkout.iterdir()] == ["shop.py"]
 
 
 def test_what_cannot_be_judged_is_no_row(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, SCRIPT, tmp_path, "-A", "shop"], capture_output=True, text=True, check=False)
-    assert (1, "") == (done.returncode, done.stdout)
+    assert (done.returncode, done.stdout) == (1, "")
     assert "ended with" in done.stderr

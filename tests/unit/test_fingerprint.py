@@ -51,15 +51,15 @@ def test_names_and_namespaces_keep_keys_apart() -> None:
     def made(name: str, namespace: Any) -> str:
         return fingerprint(name, charge, ("o",), {}, namespace=namespace).key
 
-    assert 4 == len({made("a", ""), made("b", ""), made("a", "tenant"), made("a", "tenant:v2")})
+    assert len({made("a", ""), made("b", ""), made("a", "tenant"), made("a", "tenant:v2")}) == 4
     assert made("a", "o") == made("a", lambda order, **_: order)
 
 
 def test_a_key_is_a_whole_digest() -> None:
     """The flaw of a truncated hash, on which two payments collide and one is dropped."""
     found = fingerprint("shop.charge", charge, ("o",), {}, given="mine")
-    assert (64, 64) == (len(found.key), len(found.payload))
-    assert 64 == len(key_of("o"))
+    assert (len(found.key), len(found.payload)) == (64, 64)
+    assert len(key_of("o")) == 64
 
 
 def test_a_key_of_chosen_fields_knows_no_others() -> None:
@@ -91,7 +91,7 @@ def test_a_callers_key_wins_and_keeps_the_payload_beside() -> None:
     second = fingerprint("t", charge, ("b",), {}, given="mine")
     assert first.key == second.key
     assert first.payload != second.payload
-    assert "" == fingerprint("t", charge, ("a",), {}).payload
+    assert fingerprint("t", charge, ("a",), {}).payload == ""
 
 
 def test_arguments_that_do_not_fit_are_named() -> None:
@@ -226,4 +226,4 @@ def test_an_argument_without_a_parameter_hides_no_other() -> None:
 
 def test_a_callers_key_needs_no_arguments_that_can_be_written() -> None:
     """Then it is unknown whether the payload is another one."""
-    assert "" == fingerprint("t", charge, (object(),), {}, given="mine").payload
+    assert fingerprint("t", charge, (object(),), {}, given="mine").payload == ""

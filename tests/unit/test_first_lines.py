@@ -64,7 +64,7 @@ def test_they_say_what_is_in_effect_and_where_it_is_from(
     settings: WorkerSettings | None = configured_with(app)
     assert settings is not None
     lines = first_lines(app, settings, app.conf.worker_prefetch_multiplier, settings.queue_names)
-    assert [True] * 3 == [text in line for text, line in zip(said, lines, strict=True)], lines
+    assert [text in line for text, line in zip(said, lines, strict=True)] == [True] * 3, lines
     assert PLANTED not in "".join(lines)
 
 

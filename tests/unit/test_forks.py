@@ -62,7 +62,7 @@ def test_a_fork_waits_for_a_thread_that_holds_a_lock() -> None:
 
     with thread(work):
         held.wait()
-        assert 0 == exit_code_of_a_child(child)
+        assert exit_code_of_a_child(child) == 0
 
 
 def test_a_fork_does_not_wait_for_ever() -> None:
@@ -75,7 +75,7 @@ def test_a_fork_does_not_wait_for_ever() -> None:
 
     with thread(work):
         held.wait()
-        assert 0 == exit_code_of_a_child(lambda: None)
+        assert exit_code_of_a_child(lambda: None) == 0
         ended.set()
 
 
@@ -112,9 +112,9 @@ def test_a_fork_waits_for_a_line_that_a_thread_logs(slow: Slow) -> None:
     """`logging` makes new locks for a child, the stream below has its own."""
     with thread(lambda: log.warning("a line")):
         assert slow.writing.wait(10)
-        assert 0 == exit_code_of_a_child(lambda: log.warning("a line of the child"))
+        assert exit_code_of_a_child(lambda: log.warning("a line of the child")) == 0
     # the parent and its later children log on
-    assert 0 == exit_code_of_a_child(lambda: log.warning("another"))
+    assert exit_code_of_a_child(lambda: log.warning("another")) == 0
     with thread(lambda: log.warning("the last")):
         pass
     assert not logging._lock._is_owned()  # type: ignore[attr-defined]
@@ -125,7 +125,7 @@ def test_a_fork_does_not_wait_for_ever_for_a_line(slow: Slow) -> None:
     with thread(lambda: log.warning("a line")):
         assert slow.writing.wait(10)
         began = monotonic()
-        assert 0 == exit_code_of_a_child(lambda: None)
+        assert exit_code_of_a_child(lambda: None) == 0
         assert monotonic() - began < 5
         slow.ended.set()
 
@@ -144,7 +144,7 @@ def test_a_fork_does_not_wait_for_who_configures_the_logs() -> None:
 
     with thread(configure):
         configuring.wait()
-        assert 0 == exit_code_of_a_child(lambda: log.warning("a line of the child"))
+        assert exit_code_of_a_child(lambda: log.warning("a line of the child")) == 0
 
 
 def test_a_child_forks_as_well() -> None:
@@ -163,7 +163,7 @@ def test_a_child_forks_as_well() -> None:
 
     with thread(work):
         held.wait()
-        assert 3 == exit_code_of_a_child(child)
+        assert exit_code_of_a_child(child) == 3
         ended.set()
 
 
@@ -181,5 +181,5 @@ def test_a_forked_process_opens_its_client_while_a_thread_opens_one(monkeypatch:
 
     with thread(lambda: RedisRolloutStore(settings).client):
         opening.wait()
-        assert 0 == exit_code_of_a_child(lambda: RedisRolloutStore(settings).client)
+        assert exit_code_of_a_child(lambda: RedisRolloutStore(settings).client) == 0
         ended.set()

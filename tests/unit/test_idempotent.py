@@ -72,7 +72,7 @@ def test_a_function_has_its_effect_once_and_returns_the_first_result(guard: Guar
     till = Till()
     charge = idempotent(guard)(till.charge)
     assert charge("o") == charge(order="o", amount=1) == {"order": "o", "amount": 1}
-    assert ["o"] == till.effects
+    assert till.effects == ["o"]
 
 
 def test_a_function_that_runs_is_not_run_again(guard: Guard) -> None:
@@ -82,7 +82,7 @@ def test_a_function_that_runs_is_not_run_again(guard: Guard) -> None:
             nested()
         return round(caught.value.retry_after_s)
 
-    assert 30 == nested()
+    assert nested() == 30
 
 
 def test_exceptions_release_keep_or_leave_an_unknown_outcome(guard: Guard, store: MemoryLeaseStore) -> None:
@@ -95,7 +95,7 @@ def test_exceptions_release_keep_or_leave_an_unknown_outcome(guard: Guard, store
             charge(error.__name__)
         with pytest.raises(after):
             charge(error.__name__)
-    assert ["ValueError", "ValueError", "Declined", "TimeoutError"] == till.effects
+    assert till.effects == ["ValueError", "ValueError", "Declined", "TimeoutError"]
     assert store is guard.store
 
 
@@ -128,7 +128,7 @@ def test_a_function_whose_lease_another_took_says_so(guard: Guard, store: Memory
 
     with pytest.raises(LeaseLost):
         first("o")
-    assert "o" == second("o")
+    assert second("o") == "o"
 
 
 def test_an_asynchronous_function(guard: Guard) -> None:
@@ -143,7 +143,7 @@ def test_an_asynchronous_function(guard: Guard) -> None:
         return order
 
     async def main() -> None:
-        assert ("o", "o") == (await charge("o"), await charge("o"))
+        assert (await charge("o"), await charge("o")) == ("o", "o")
         for _ in range(2):
             with pytest.raises(ValueError, match="bad"):
                 await charge("bad")
@@ -151,7 +151,7 @@ def test_an_asynchronous_function(guard: Guard) -> None:
         assert {str, AlreadyRunning} == {type(found) for found in both}
 
     asyncio.run(main())
-    assert ["o", "bad", "bad", "p"] == effects
+    assert effects == ["o", "bad", "bad", "p"]
 
 
 def test_decorating_needs_neither_settings_nor_an_event_loop() -> None:
@@ -200,8 +200,8 @@ def test_without_a_store_a_function_runs_only_if_its_policy_says_so() -> None:
     guard, till = Guard(Away(), ExplicitSettings()), Till()
     with pytest.raises(StoreUnreachable):
         idempotent(guard)(till.charge)("o")
-    assert "o" == idempotent(guard, Policy(on_store_down=FAIL_OPEN))(till.charge)("o")["order"]
-    assert ["o"] == till.effects
+    assert idempotent(guard, Policy(on_store_down=FAIL_OPEN))(till.charge)("o")["order"] == "o"
+    assert till.effects == ["o"]
 
 
 @pytest.fixture
@@ -224,14 +224,14 @@ def test_a_task_in_this_process_is_guarded_by_the_double(app: Celery, store: Mem
         return till.charge(order, amount)
 
     assert charge.delay("o").get() == charge.delay(order="o").get() == {"order": "o", "amount": 1}
-    assert ["o"] == till.effects
+    assert till.effects == ["o"]
     assert fencing_tokens[0] > 0
     # a direct call: neither lease nor fencing token
     charge("o")
-    assert 0 == fencing_tokens[-1]
+    assert fencing_tokens[-1] == 0
     store.advance(700000)
     charge.delay("o").get()
-    assert ["o", "o", "o"] == till.effects
+    assert till.effects == ["o", "o", "o"]
 
 
 def test_a_callers_key(app: Celery) -> None:
@@ -246,8 +246,8 @@ def test_a_callers_key(app: Celery) -> None:
     with pytest.raises(PayloadMismatch):
         charge.apply_async(("other",), idempotency_key="mine").get()
     signature: Any = charge.s("other")
-    assert "other" == signature.set(idempotency_key="theirs").apply_async().get()["order"]
-    assert ["o", "other"] == till.effects
+    assert signature.set(idempotency_key="theirs").apply_async().get()["order"] == "other"
+    assert till.effects == ["o", "other"]
 
 
 def test_a_late_run_learns_it_before_its_effect(app: Celery, store: MemoryLeaseStore) -> None:
@@ -289,7 +289,7 @@ def test_what_is_held_is_renewed_until_it_is_lost_or_dropped() -> None:
     renewer.add(lost)
     renewer.add(dropped)
     wait_until(lambda: dropped.renewed >= 5, within_s=10, what="it is renewed")
-    assert 3 == lost.renewed
+    assert lost.renewed == 3
     renewer.remove(dropped)
     at = dropped.renewed
     again = _Held(1000)
@@ -305,7 +305,7 @@ def test_a_quick_lease_does_not_wait_for_a_slow_one() -> None:
     renewer.add(slow)
     renewer.add(quick)
     wait_until(lambda: quick.renewed >= 2, within_s=5, what="the quick one is renewed")
-    assert 0 == slow.renewed
+    assert slow.renewed == 0
 
 
 def test_what_could_not_be_sent_to_the_store_is_sent_later() -> None:
@@ -322,7 +322,7 @@ def test_what_could_not_be_sent_to_the_store_is_sent_later() -> None:
     wait_until(lambda: len(said) >= 3, within_s=10, what="it is said")
     renewer.send_later(lambda: said.append(9), 0.05)
     wait_until(lambda: 9 in said, within_s=10, what="the next is said")
-    assert [0, 1, 2, 9] == said
+    assert said == [0, 1, 2, 9]
 
 
 def test_backoff_is_exponential_with_full_jitter_and_a_cap() -> None:
@@ -373,10 +373,10 @@ class _Speechless(Exception):
 
 
 def test_an_exception_is_kept_in_words_that_can_be() -> None:
-    assert "_Speechless" == error_description(_Speechless())
-    assert "FileNotFoundError: no \\udcff" == error_description(FileNotFoundError("no \udcff"))
+    assert error_description(_Speechless()) == "_Speechless"
+    assert error_description(FileNotFoundError("no \udcff")) == "FileNotFoundError: no \\udcff"
     assert "hunter2" not in error_description(ValueError("cannot reach redis://:hunter2@host/0"))
-    assert 1000 == len(error_description(ValueError("x" * 5000)))
+    assert len(error_description(ValueError("x" * 5000))) == 1000
 
 
 def test_an_exception_without_words_frees_its_key(guard: Guard) -> None:
@@ -425,10 +425,10 @@ def test_a_call_that_is_cancelled_while_it_acquires_leaves_no_key_taken() -> Non
             within_s=10,
             what="it is given back",
         )
-        assert "o" == await charge("o")
+        assert await charge("o") == "o"
 
     asyncio.run(main())
-    assert ["o"] == effects
+    assert effects == ["o"]
 
 
 def test_many_leases_on_a_slow_store_are_all_renewed() -> None:
@@ -480,7 +480,7 @@ def test_a_project_s_own_base_class_sends_its_guarded_tasks_as_all_others(order:
 
     charge.delay_on_commit(7)
     charge.apply_async_on_commit((8,), countdown=3)
-    assert ["delay charge (7,)", "apply charge ((8,),) {'countdown': 3}"] == sent
+    assert sent == ["delay charge (7,)", "apply charge ((8,),) {'countdown': 3}"]
 
 
 def test_a_guarded_task_is_sent_after_the_commit_as_others_of_django(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,4 +502,4 @@ def test_a_guarded_task_is_sent_after_the_commit_as_others_of_django(monkeypatch
     assert not sent
     for send in committed:
         send()
-    assert [(((7,), {}), {}), (((8,),), {"countdown": 3})] == sent
+    assert sent == [(((7,), {}), {}), (((8,),), {"countdown": 3})]

@@ -32,12 +32,12 @@ def contents(directory: Path) -> dict[str, str]:
 def test_the_settings_are_those_of_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: str, scheme: str
 ) -> None:
-    assert 0 == init(tmp_path, "--broker", broker, "--app", "shop.celery:app").exit_code
+    assert init(tmp_path, "--broker", broker, "--app", "shop.celery:app").exit_code == 0
     for name, value in dotenv_values(tmp_path / ".env").items():
         monkeypatch.setenv(name, value or "")
     found = load()
     assert scheme == found.broker_url.scheme
-    assert "shop.celery:app" == found.app
+    assert found.app == "shop.celery:app"
 
 
 @pytest.mark.parametrize("broker", BROKERS)
@@ -71,7 +71,7 @@ def test_the_bridge_reads_the_other_broker(tmp_path: Path, broker: str) -> None:
         found = dotenv_values(path)
         addresses = {str(found[name]) for name in ("WORKER_BROKER_URL", "BRIDGE_READ_URL")}
         assert {"redis", "amqp"} == {address.partition(":")[0] for address in addresses}
-        assert ("false", "false", "true") == (found["START_BRIDGE"], found["START_FLOWER"], found["START_HEALTHCHECK"])
+        assert (found["START_BRIDGE"], found["START_FLOWER"], found["START_HEALTHCHECK"]) == ("false", "false", "true")
 
 
 @pytest.mark.parametrize("broker", BROKERS)
@@ -97,7 +97,7 @@ def test_every_variable_in_the_files_exists() -> None:
 
 def test_two_runs_have_different_credentials_and_one_run_too(tmp_path: Path) -> None:
     made = [Deployment(tmp_path, "redis").variables[name] for name in CREDENTIALS for _ in range(2)]
-    assert 4 == len(set(made))
+    assert len(set(made)) == 4
     assert all(re.fullmatch(r"[0-9a-f]{48}", password) for password in made)
 
 
@@ -107,10 +107,10 @@ def test_passwords_are_in_one_file_that_only_its_owner_reads(tmp_path: Path) -> 
         made = init(tmp_path, "--broker", "redis")
     finally:
         os.umask(old)
-    assert 0o600 == stat.S_IMODE((tmp_path / ".env").stat().st_mode)
+    assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
     password = str(dotenv_values(tmp_path / ".env")["REDIS_PASSWORD"])
     assert password not in made.output
-    assert [".env"] == [name for name, text in contents(tmp_path).items() if password in text]
+    assert [name for name, text in contents(tmp_path).items() if password in text] == [".env"]
 
 
 def test_what_was_written_is_data_and_the_rest_is_talk(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
     (tmp_path / there).parent.mkdir(exist_ok=True)
     (tmp_path / there).write_text("mine")
     made = init(tmp_path, "--broker", "redis")
-    assert 2 == made.exit_code
+    assert made.exit_code == 2
     assert f"  {tmp_path / there}\n" in made.stderr
     assert "--force" in made.stderr
     assert not made.stdout
@@ -140,12 +140,12 @@ def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
 def test_all_files_in_the_way_are_named_at_once(tmp_path: Path) -> None:
     made = init(Deployment(tmp_path, "redis").directory, "--broker", "redis")
     assert all(name in made.stderr for name in WRITTEN)
-    assert 1 == made.stderr.count("error: ")
+    assert made.stderr.count("error: ") == 1
 
 
 def test_a_link_that_leads_nowhere_is_in_the_way_too(tmp_path: Path) -> None:
     (tmp_path / ".env").symlink_to(tmp_path / "secrets")
-    assert 2 == init(tmp_path, "--broker", "redis").exit_code
+    assert init(tmp_path, "--broker", "redis").exit_code == 2
     assert not (tmp_path / "secrets").exists()
 
 
@@ -156,13 +156,13 @@ def test_force_keeps_credentials_and_what_others_put_there(tmp_path: Path) -> No
     (made.directory / "compose.yaml").write_text("mine")
     forced = init(made.directory, "--broker", "rabbitmq", "--force")
     after = made.variables
-    assert 0 == forced.exit_code
+    assert forced.exit_code == 0
     assert all(before[name] == after[name] for name in CREDENTIALS)
     assert f"amqp://worker:{before['RABBITMQ_PASSWORD']}@127.0.0.1:5672//" == after["WORKER_BROKER_URL"]
-    assert ("a b", "SIGQUIT", "20") == tuple(after[n] for n in ("SECRET_KEY", "REMAP_SIGTERM", "WORKER_HEARTBEAT"))
+    assert tuple(after[n] for n in ("SECRET_KEY", "REMAP_SIGTERM", "WORKER_HEARTBEAT")) == ("a b", "SIGQUIT", "20")
     assert "kept from the previous .env: REDIS_PASSWORD, RABBITMQ_PASSWORD, SECRET_KEY" in forced.stderr
     assert "a b" not in forced.output
-    assert "mine" != (made.directory / "compose.yaml").read_text()
+    assert (made.directory / "compose.yaml").read_text() != "mine"
 
 
 def test_force_again_changes_nothing(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_password_that_means_something_in_an_address_is_refused(tmp_path: Path
     made.rewrite(REDIS_PASSWORD="hunter2/@s3cret")
     before = contents(made.directory)
     forced = init(made.directory, "--broker", "redis", "--force")
-    assert 2 == forced.exit_code
+    assert forced.exit_code == 2
     assert "REDIS_PASSWORD" in forced.stderr
     assert "hunter2" not in forced.output
     assert before == contents(made.directory)
@@ -187,13 +187,13 @@ def test_a_password_that_means_something_in_an_address_is_refused(tmp_path: Path
 
 def test_a_dotenv_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes(b"REDIS_PASSWORD=\xff\n")
-    assert 2 == init(tmp_path, "--broker", "redis", "--force").exit_code
-    assert [".env"] == [path.name for path in tmp_path.iterdir()]
+    assert init(tmp_path, "--broker", "redis", "--force").exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == [".env"]
 
 
 def test_a_missing_directory_is_one_clear_error(tmp_path: Path) -> None:
     made = init(tmp_path / "nowhere", "--broker", "redis")
-    assert 2 == made.exit_code
+    assert made.exit_code == 2
     assert f"error: the directory {tmp_path / 'nowhere'} does not exist" in made.stderr
 
 
@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_replaced_changes_nothing(tmp_path: Path, name: st
     else:
         (tmp_path / name).touch()
     made = init(tmp_path, "--broker", "redis", "--force")
-    assert 2 == made.exit_code
+    assert made.exit_code == 2
     assert str(tmp_path / name) in made.stderr
     assert [name] == [path.name for path in tmp_path.iterdir()]
 
@@ -214,20 +214,20 @@ def test_a_read_only_directory_is_one_clear_error() -> None:
     if not Path("/proc/self").exists():
         pytest.skip("no /proc here")
     made = init(Path("/proc"), "--broker", "redis")
-    assert 2 == made.exit_code
+    assert made.exit_code == 2
     assert made.stderr.startswith("error: the files cannot be written to /proc: ")
     assert "Traceback" not in made.output
 
 
 @pytest.mark.parametrize("name", ["a b", "shop\nX=1", "$(id)", "../shop", ""])
 def test_an_application_is_a_name(tmp_path: Path, name: str) -> None:
-    assert 2 == init(tmp_path, "--broker", "redis", "--app", name).exit_code
+    assert init(tmp_path, "--broker", "redis", "--app", name).exit_code == 2
     assert not contents(tmp_path)
 
 
 def test_a_broker_must_be_named(tmp_path: Path) -> None:
     made = init(tmp_path)
-    assert 2 == made.exit_code
+    assert made.exit_code == 2
     assert "--broker" in made.stderr
 
 
@@ -250,7 +250,7 @@ def test_a_dotenv_that_git_would_commit_is_a_warning(
 def test_the_settings_of_a_rollout_lead_to_the_other_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: str
 ) -> None:
-    assert 0 == init(tmp_path, "--broker", broker, "--rollout", "friday").exit_code
+    assert init(tmp_path, "--broker", broker, "--rollout", "friday").exit_code == 0
     assert sorted([*WRITTEN, *OF_A_ROLLOUT]) == sorted(contents(tmp_path))
     for name in (".env", ".env.rollout"):
         for variable_name, value in dotenv_values(tmp_path / name).items():
@@ -258,39 +258,39 @@ def test_the_settings_of_a_rollout_lead_to_the_other_broker(
     found = load()
     assert found.rollout_target
     assert {"redis", "amqp"} == {found.broker_url.scheme, found.rollout_target.scheme}
-    assert "friday" == found.rollout
-    assert 0o600 == stat.S_IMODE((tmp_path / ".env.rollout").stat().st_mode)
+    assert found.rollout == "friday"
+    assert stat.S_IMODE((tmp_path / ".env.rollout").stat().st_mode) == 0o600
 
 
 def test_a_rollout_is_added_to_a_deployment_and_changes_none_of_its_files(tmp_path: Path) -> None:
     made = Deployment(tmp_path, "redis").directory
     (made / "compose.yaml").unlink()
     before = contents(made)
-    assert 0 == init(made, "--rollout", "friday").exit_code
+    assert init(made, "--rollout", "friday").exit_code == 0
     after = contents(made)
     assert before == {name: text for name, text in after.items() if name in before}
-    assert OF_A_ROLLOUT == sorted({*after} - {*before})
+    assert sorted({*after} - {*before}) == OF_A_ROLLOUT
     again = init(made, "--rollout", "saturday")
-    assert 2 == again.exit_code
+    assert again.exit_code == 2
     assert "because these files exist" in again.stderr
     assert after == contents(made)
-    assert 0 == init(made, "--rollout", "saturday", "--force").exit_code
+    assert init(made, "--rollout", "saturday", "--force").exit_code == 0
     assert before == {name: text for name, text in contents(made).items() if name in before}
-    assert "saturday" == dotenv_values(made / ".env.rollout")["WORKER_ROLLOUT"]
+    assert dotenv_values(made / ".env.rollout")["WORKER_ROLLOUT"] == "saturday"
 
 
 @pytest.mark.parametrize(("broker", "target"), [("redis", "amqp"), ("rabbitmq", "redis")])
 def test_the_manifests_are_of_this_rollout_and_hold_no_password(tmp_path: Path, broker: str, target: str) -> None:
-    assert 0 == init(tmp_path, "--broker", broker, "--rollout", "friday", "--app", "shop.celery:app").exit_code
+    assert init(tmp_path, "--broker", broker, "--rollout", "friday", "--app", "shop.celery:app").exit_code == 0
     text = (tmp_path / "kubernetes/rollout.yaml").read_text()
     secret, *others = yaml.safe_load_all(text)
-    assert "friday" == secret["stringData"]["WORKER_ROLLOUT"]
+    assert secret["stringData"]["WORKER_ROLLOUT"] == "friday"
     address = secret["stringData"]["WORKER_ROLLOUT_TARGET"]
     # the space stops a process whose Secret was not filled in
     assert re.fullmatch(rf"{target}://\w*:PASSWORD@<the host>:\d+/.*", address)
     pods = [one["spec"]["template"]["spec"] for one in others]
     env = [{each["name"]: each.get("value") for each in pod["containers"][0]["env"]} for pod in pods]
-    assert ["shop.celery:app"] * 3 == [one["WORKER_APP"] for one in env]
+    assert [one["WORKER_APP"] for one in env] == ["shop.celery:app"] * 3
     known = dotenv_values(tmp_path / ".env")
     assert not [name for name in CREDENTIALS if str(known[name]) in text]
 
@@ -298,14 +298,14 @@ def test_the_manifests_are_of_this_rollout_and_hold_no_password(tmp_path: Path, 
 def test_a_rollout_needs_the_address_of_the_other_broker(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("WORKER_BROKER_URL=redis://127.0.0.1/0\n")
     made = init(tmp_path, "--rollout", "friday")
-    assert 2 == made.exit_code
+    assert made.exit_code == 2
     assert "BRIDGE_READ_URL" in made.stderr
-    assert [".env"] == [path.name for path in tmp_path.iterdir()]
+    assert [path.name for path in tmp_path.iterdir()] == [".env"]
 
 
 @pytest.mark.parametrize("name", ["a b", "$(id)", "x\nY=1", "../x"])
 def test_a_rollout_s_name_is_a_word(tmp_path: Path, name: str) -> None:
-    assert 2 == init(tmp_path, "--broker", "redis", "--rollout", name).exit_code
+    assert init(tmp_path, "--broker", "redis", "--rollout", name).exit_code == 2
     assert not contents(tmp_path)
 
 

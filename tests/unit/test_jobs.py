@@ -35,7 +35,7 @@ RECORD = {
 
 def test_a_job_is_as_old_as_the_stores_clock_says() -> None:
     found = Job.from_record(RECORD, 1010)
-    assert (Status.RUNNING, 10, 20) == (found.status, found.age_s, found.lease_remaining_s)
+    assert (found.status, found.age_s, found.lease_remaining_s) == (Status.RUNNING, 10, 20)
     assert found.ended_at is None
 
 
@@ -52,7 +52,7 @@ def test_no_field_of_a_record_keeps_it_from_being_read(field: str, text: str | N
     if field == "status":
         assert Status.UNREADABLE is found.status
     elif field == "created_at":
-        assert (None, None) == (found.created_at, found.age_s)
+        assert (found.created_at, found.age_s) == (None, None)
 
 
 @pytest.mark.parametrize(("text", "number"), [("3", 3), ("0.5", 0.5), ("1e3", 1000), ("inf", None), ("half", None)])
@@ -90,8 +90,8 @@ def test_scopes_of_other_tasks_fields_and_values_differ() -> None:
 
 def test_a_scopes_digest_is_whole_and_its_name_shows_no_password() -> None:
     digest, name = scope_of("a", ("source",), {"source": "postgres://shop:swordfish@db/1"})
-    assert 64 == len(digest)
-    assert "postgres://shop:**@db/1" == name
+    assert len(digest) == 64
+    assert name == "postgres://shop:**@db/1"
     assert digest != scope_of("a", ("source",), {"source": "postgres://shop:other@db/1"})[0]
 
 
@@ -162,15 +162,15 @@ def test_a_task_called_by_hand_has_no_job_and_works() -> None:
         assert isinstance(self.job, NoJob)
         return project
 
-    assert "p" == render("p")
+    assert render("p") == "p"
 
 
 def test_a_worker_with_jobs_imports_no_web_framework() -> None:
     code = "import sys, repot.submission; sys.exit('fastapi' in sys.modules or 'starlette' in sys.modules)"
-    assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_every_script_says_what_it_takes() -> None:
     scripts = [path for path in (files("repot.submission") / "scripts").iterdir() if path.name != "job.lua"]
-    assert 10 == len(scripts)
+    assert len(scripts) == 10
     assert all("-- ARGV" in path.read_text() for path in scripts)

@@ -29,7 +29,7 @@ def test_processes_do_not_mix_their_lines(tmp_path: Path) -> None:
     assert {(name, str(number)) for name in "abc" for number in range(LINES)} == {
         (line.worker, line.task) for line in found
     }
-    assert 3 * LINES == len(found)
+    assert len(found) == 3 * LINES
     assert sorted(line.at for line in found) == [line.at for line in found]
 
 
@@ -38,11 +38,11 @@ def test_a_line_being_written_is_not_read_yet(tmp_path: Path) -> None:
     Journal(path).write("whole", "w")
     with path.open("a") as file:
         file.write('[1.0, "half", ')
-    assert ["whole"] == [line.kind for line in Journal(path).read()]
+    assert [line.kind for line in Journal(path).read()] == ["whole"]
 
 
 def test_no_journal_yet_has_no_event(tmp_path: Path) -> None:
-    assert [] == Journal(tmp_path / "none").read()
+    assert Journal(tmp_path / "none").read() == []
 
 
 def test_a_task_that_is_never_released_continues_and_the_journal_says_so(tmp_path: Path) -> None:
@@ -51,6 +51,8 @@ def test_a_task_that_is_never_released_continues_and_the_journal_says_so(tmp_pat
     failpoints.set(Phase.RUNNING, "a")
     failpoints.reach(Phase.RUNNING, "a", "w")
     failpoints.reach(Phase.RUNNING, "b", "w")
-    assert [(REACHED, "a"), (NEVER_RELEASED, "a"), (RELEASED, "a")] == [
-        (line.kind, line.task) for line in journal.read()
+    assert [(line.kind, line.task) for line in journal.read()] == [
+        (REACHED, "a"),
+        (NEVER_RELEASED, "a"),
+        (RELEASED, "a"),
     ]

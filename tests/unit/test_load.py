@@ -25,16 +25,16 @@ PLANTED = "hunter2-s3cret"
 
 def test_defaults_are_redis_on_this_machine() -> None:
     found = load()
-    assert "redis://localhost:6379/0" == found.broker_url.reveal()
-    assert "redis://localhost:6379/1" == found.result_backend.reveal()
+    assert found.broker_url.reveal() == "redis://localhost:6379/0"
+    assert found.result_backend.reveal() == "redis://localhost:6379/1"
 
 
 def test_the_environment_is_read_whatever_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_BROKER_URL", "amqp://host//")
     monkeypatch.setenv("worker_queue_names", "high, low")
     found = load()
-    assert "amqp" == found.broker_url.scheme
-    assert ("high", "low") == found.queue_names
+    assert found.broker_url.scheme == "amqp"
+    assert found.queue_names == ("high", "low")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, name:
     assert name in caught.value.message
     assert said in caught.value.message
     assert PLANTED not in str(caught.value)
-    assert 2 == caught.value.exit_code
+    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_mistyped_variable_of_the_sidecar_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HEALTHCHECK_PROT", "9001")
     with pytest.raises(ConfigInvalid, match=r"did you mean HEALTHCHECK_PORT\?"):
         load_healthcheck(load())
-    assert [] == unknown_variables()
+    assert unknown_variables() == []
 
 
 def test_an_empty_path_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,9 +251,9 @@ def test_settings_are_frozen() -> None:
 def test_explicit_settings_ignore_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """An experiment must not follow what the caller's shell exports."""
     monkeypatch.setenv("WORKER_HEARTBEAT", "33")
-    assert 33 == WorkerSettings().heartbeat
-    assert 10 == ExplicitSettings().heartbeat
-    assert 10 == ExplicitSettings().replace(prefetch_multiplier=2).heartbeat
+    assert WorkerSettings().heartbeat == 33
+    assert ExplicitSettings().heartbeat == 10
+    assert ExplicitSettings().replace(prefetch_multiplier=2).heartbeat == 10
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -305,7 +305,7 @@ def test_an_address_that_only_celerys_variable_states_is_taken(
 def test_one_address_in_both_variables_is_no_contradiction(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CELERY_BROKER_URL", "WORKER_BROKER_URL"):
         monkeypatch.setenv(name, "amqp://user:password@h//")
-    assert "amqp://user:password@h//" == load().broker_url.reveal()
+    assert load().broker_url.reveal() == "amqp://user:password@h//"
 
 
 def test_a_child_finds_its_address_in_the_variables_that_its_parent_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,8 +313,8 @@ def test_a_child_finds_its_address_in_the_variables_that_its_parent_has(monkeypa
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://elsewhere")
     monkeypatch.setenv("CELERY_RESULT_BACKEND", "redis://elsewhere/1")
     child = child_environment(ExplicitSettings(broker_url="amqp://u:p@h"))  # type: ignore[arg-type]
-    assert {"CELERY_BROKER_URL": "amqp://u:p@h"} == {
-        name: value for name, value in child.items() if name.startswith("CELERY_")
+    assert {name: value for name, value in child.items() if name.startswith("CELERY_")} == {
+        "CELERY_BROKER_URL": "amqp://u:p@h"
     }
 
 
@@ -323,10 +323,10 @@ def test_a_child_gets_these_settings_and_no_others(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://elsewhere")
     monkeypatch.setenv("OTHER", "kept")
     child = child_environment(ExplicitSettings(prefetch_multiplier=2))
-    assert {"WORKER_PREFETCH_MULTIPLIER": "2"} == {
-        name: value for name, value in child.items() if name.startswith(("WORKER_", "CELERY_"))
+    assert {name: value for name, value in child.items() if name.startswith(("WORKER_", "CELERY_"))} == {
+        "WORKER_PREFETCH_MULTIPLIER": "2"
     }
-    assert "kept" == child["OTHER"]
+    assert child["OTHER"] == "kept"
 
 
 def test_every_setting_has_a_description() -> None:
@@ -337,9 +337,9 @@ def test_every_setting_has_a_description() -> None:
 def test_the_queues_of_the_command_line_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """One variable serves `celery worker -Q` and the queues' declaration; ours wins."""
     monkeypatch.setenv("CELERY_QUEUE_NAMES", "high,low")
-    assert ("high", "low") == load().queue_names
+    assert load().queue_names == ("high", "low")
     monkeypatch.setenv("WORKER_QUEUE_NAMES", "mine")
-    assert ("mine",) == load().queue_names
+    assert load().queue_names == ("mine",)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_autoscale_and_quorum_queues_exclude_each_other(
 
 def test_a_sidecar_is_not_more_impatient_than_a_dead_link(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEALTHCHECK_STATUS_TIMEOUT", "60")
-    assert 60 == load_healthcheck(load()).status_timeout
+    assert load_healthcheck(load()).status_timeout == 60
     monkeypatch.setenv("WORKER_SOCKET_TIMEOUT", "16")
     with pytest.raises(ConfigInvalid, match="below 64 s"):
         load_healthcheck(load())

@@ -40,7 +40,7 @@ def test_what_a_record_is_given_is_masked_and_escaped(lines: StringIO, shape: st
     log.warning(hostile.replace("%", "%%"))
     assert is_safe(lines.getvalue())
     assert "was not published 3 times" in lines.getvalue()
-    assert 3 == len(lines.getvalue().splitlines())
+    assert len(lines.getvalue().splitlines()) == 3
 
 
 def test_a_traceback_is_masked_and_keeps_its_lines(lines: StringIO) -> None:
@@ -57,7 +57,7 @@ def test_a_record_keeps_its_template_and_its_fields(caplog: pytest.LogCaptureFix
     """A program that groups records does so by the template."""
     get_logger("repot.test").warning("%s waits", "shop", extra={"action": "waits"})
     (record,) = caplog.records
-    assert ("%s waits", "shop waits", "waits") == (record.msg, record.getMessage(), record.action)  # type: ignore[attr-defined]
+    assert (record.msg, record.getMessage(), record.action) == ("%s waits", "shop waits", "waits")  # type: ignore[attr-defined]
 
 
 def test_every_logger_of_repot_is_made_in_one_place() -> None:

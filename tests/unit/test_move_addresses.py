@@ -37,4 +37,4 @@ def test_what_is_stated_counts_more() -> None:
     settings = ExplicitSettings(broker_url=RABBIT, result_backend="redis://old/1", management_url=API)
     stated = Address(BrokerUrl.parse(RABBIT), {}, "http://stated:1")
     found = with_management_of(Addresses(Address(BrokerUrl.parse(REDIS)), stated), settings)
-    assert "http://stated:1" == found.target.management_url
+    assert found.target.management_url == "http://stated:1"

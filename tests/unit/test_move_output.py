@@ -47,7 +47,7 @@ def test_the_status_of_a_move_is_tables_without_json(capsys: pytest.CaptureFixtu
     assert ["(all)", "10", "8", "2"] in lines
     assert ["closes:", "yes"] in lines
     assert ["when", "who", "what"] in lines
-    assert "started" == lines[-1][-1]
+    assert lines[-1][-1] == "started"
     assert "given_back" not in text
 
 
@@ -72,7 +72,7 @@ def test_no_rate_is_shown_that_was_measured_over_an_instant(looks: list[tuple[fl
         (move_progress._rate(seen, now, moved), move_progress._PROGRESS_S),
         (watch._rate(now, moved), moves._MEASURED_S),
     ]
-    assert [None, None] == [rate for rate, _ in rates]
+    assert [rate for rate, _ in rates] == [None, None]
     for passed, count in looks:
         now, moved = now + passed, moved + count
         rates += [

@@ -189,8 +189,8 @@ def way(journal: DatabaseJournal) -> Way:
 def test_everything_arrives_once_in_order_under_its_number_and_the_digests_agree(way: Way) -> None:
     way.mover().run()
     assert ([f"id-{one}" for one in range(5)], [1, 2, 3, 4, 5]) == (way.target.ids, way.target.numbers)
-    assert ([], 5, []) == (way.source.waiting, way.source.committed, way.target.marked)
-    assert {"reserved": 5, "delivered": 5} == way.account
+    assert (way.source.waiting, way.source.committed, way.target.marked) == ([], 5, [])
+    assert way.account == {"reserved": 5, "delivered": 5}
     taken, moved = digests(way.journal.read(), QUEUE)
     assert taken == moved != "0" * 16
 
@@ -200,7 +200,7 @@ def test_a_message_is_settled_in_the_journal_before_it_leaves_the_source(way: Wa
     seen: list[dict[str, int]] = []
     way.source.before_commit = lambda: seen.append(way.account)
     way.mover(window=5).run()
-    assert [{"reserved": 5, "delivered": 5}] == seen
+    assert seen == [{"reserved": 5, "delivered": 5}]
 
 
 def test_what_was_delivered_and_comes_back_is_not_sent_again(way: Way) -> None:
@@ -214,23 +214,23 @@ def test_what_was_delivered_and_comes_back_is_not_sent_again(way: Way) -> None:
     way.source.before_commit = fail
     way.mover().run()
     assert [f"id-{one}" for one in range(5)] == way.target.ids
-    assert {"reserved": 5, "delivered": 5, "recognised": 2} == way.account
-    assert [] == way.source.waiting
+    assert way.account == {"reserved": 5, "delivered": 5, "recognised": 2}
+    assert way.source.waiting == []
 
 
 def test_what_may_have_arrived_is_sent_again_with_a_mark_and_its_number(way: Way) -> None:
     way.target.answers = [CONFIRMED, unknown("no answer")]
     way.mover().run()
     assert [f"id-{one}" for one in range(5)] == way.target.ids
-    assert ([1, 2, 3, 4, 5], ["id-1"]) == (way.target.numbers, way.target.marked)
-    assert {"reserved": 5, "delivered": 5, "maybe_twice": 1} == way.account
+    assert (way.target.numbers, way.target.marked) == ([1, 2, 3, 4, 5], ["id-1"])
+    assert way.account == {"reserved": 5, "delivered": 5, "maybe_twice": 1}
 
 
 def test_what_is_refused_is_sent_again_without_a_mark(way: Way) -> None:
     way.target.answers = [refused("full"), CONFIRMED]
     way.mover().run()
-    assert (["id-1", "id-0", "id-2", "id-3", "id-4"], []) == (way.target.ids, way.target.marked)
-    assert {"reserved": 5, "delivered": 5} == way.account
+    assert (way.target.ids, way.target.marked) == (["id-1", "id-0", "id-2", "id-3", "id-4"], [])
+    assert way.account == {"reserved": 5, "delivered": 5}
 
 
 def test_a_window_that_was_open_when_its_mover_died_goes_out_under_its_numbers(way: Way) -> None:
@@ -242,13 +242,13 @@ def test_a_window_that_was_open_when_its_mover_died_goes_out_under_its_numbers(w
     way.target.before = die
     with pytest.raises(KeyboardInterrupt):
         way.mover().run()
-    assert {"reserved": 2, "open": 2} == way.account
+    assert way.account == {"reserved": 2, "open": 2}
     way.target.before = lambda: None
     way.token = way.journal.acquire("next", 60, replaced="me")
     way.mover().run()
     assert ([f"id-{one}" for one in range(5)], [1, 2, 3, 4, 5]) == (way.target.ids, way.target.numbers)
-    assert ["id-0", "id-1"] == way.target.marked
-    assert {"reserved": 7, "delivered": 5, "returned": 2, "maybe_twice": 2} == way.account
+    assert way.target.marked == ["id-0", "id-1"]
+    assert way.account == {"reserved": 7, "delivered": 5, "returned": 2, "maybe_twice": 2}
     taken, moved = digests(way.journal.read(), QUEUE)
     assert taken == moved
 
@@ -258,14 +258,14 @@ def test_a_mover_whose_lease_another_one_has_writes_nothing(way: Way) -> None:
     way.journal.acquire("another one", 60, replaced="me")
     with pytest.raises(LeaseLost):
         mover.run()
-    assert ([], 5) == (way.target.ids, len(way.source.waiting))
+    assert (way.target.ids, len(way.source.waiting)) == ([], 5)
 
 
 def test_one_that_loses_its_lease_while_the_target_writes_commits_nothing(way: Way) -> None:
     way.target.before = lambda: way.journal.acquire("another one", 60, replaced="me")
     with pytest.raises(LeaseLost):
         way.mover().run()
-    assert (5, 0) == (len(way.source.waiting), way.source.committed)
+    assert (len(way.source.waiting), way.source.committed) == (5, 0)
 
 
 def test_a_step_of_the_journal_that_is_repeated_counts_once(journal: DatabaseJournal) -> None:
@@ -273,7 +273,7 @@ def test_a_step_of_the_journal_that_is_repeated_counts_once(journal: DatabaseJou
     step = journal.step(journal.acquire("me", 60), Lines(QUEUE, add={"reserved": 3}))
     for _ in range(2):
         journal.apply(step, 60)
-    assert "3" == journal.read()["reserved:orders"]
+    assert journal.read()["reserved:orders"] == "3"
 
 
 @pytest.mark.parametrize("ends_with_its_connection", [True, False])
@@ -283,9 +283,9 @@ def test_a_stop_gives_back_what_was_not_written(way: Way, *, ends_with_its_conne
     way.target.before = way.stop.set
     with pytest.raises(MoveStopped):
         way.mover().run()
-    assert ["id-0"] == way.target.ids
-    assert ["id-1", "id-2", "id-3", "id-4"] == [one.headers["id"] for one in way.source.waiting]
-    assert {"reserved": 2, "delivered": 1, "returned": 1} == way.account
+    assert way.target.ids == ["id-0"]
+    assert [one.headers["id"] for one in way.source.waiting] == ["id-1", "id-2", "id-3", "id-4"]
+    assert way.account == {"reserved": 2, "delivered": 1, "returned": 1}
 
 
 @pytest.mark.parametrize("ends_with_its_connection", [True, False])
@@ -295,23 +295,23 @@ def test_a_stop_gives_back_what_was_read_ahead(way: Way, *, ends_with_its_connec
     way.target.after = way.stop.set
     with pytest.raises(MoveStopped):
         way.mover().run()
-    assert ["id-0"] == way.target.ids
-    assert ["id-1", "id-2", "id-3", "id-4"] == sorted(str(one.headers["id"]) for one in way.source.waiting)
+    assert way.target.ids == ["id-0"]
+    assert sorted(str(one.headers["id"]) for one in way.source.waiting) == ["id-1", "id-2", "id-3", "id-4"]
 
 
 def test_no_more_than_the_limit_is_moved_and_the_rest_stays(way: Way) -> None:
     way.mover(limit=3).run()
-    assert ["id-0", "id-1", "id-2"] == way.target.ids
-    assert ["id-3", "id-4"] == [one.headers["id"] for one in way.source.waiting]
-    assert {"reserved": 3, "delivered": 3} == way.account
+    assert way.target.ids == ["id-0", "id-1", "id-2"]
+    assert [one.headers["id"] for one in way.source.waiting] == ["id-3", "id-4"]
+    assert way.account == {"reserved": 3, "delivered": 3}
 
 
 def test_what_the_target_never_takes_is_kept_on_the_source(way: Way) -> None:
     way.target.answers = [refused("?", is_too_large=True)]
     way.mover().run()
-    assert ["id-1", "id-2", "id-3", "id-4"] == way.target.ids
-    assert [("orders.dead", "id-0")] == [(one.queue, one.message.headers["id"]) for one in way.source.quarantined]
-    assert {"reserved": 5, "delivered": 4, "quarantined": 1} == way.account
+    assert way.target.ids == ["id-1", "id-2", "id-3", "id-4"]
+    assert [(one.queue, one.message.headers["id"]) for one in way.source.quarantined] == [("orders.dead", "id-0")]
+    assert way.account == {"reserved": 5, "delivered": 4, "quarantined": 1}
 
 
 def test_an_operator_stops_it_by_the_journal(way: Way) -> None:
@@ -319,8 +319,8 @@ def test_an_operator_stops_it_by_the_journal(way: Way) -> None:
     way.target.before = lambda: way.journal.ask({"wanted": "stop"}, "ann stops it")
     with pytest.raises(MoveStopped, match="by an operator"):
         way.mover().run()
-    assert {"reserved": 4, "delivered": 4} == way.account
-    assert 1 == len(way.source.waiting)
+    assert way.account == {"reserved": 4, "delivered": 4}
+    assert len(way.source.waiting) == 1
 
 
 def test_a_broker_that_is_away_for_too_long_ends_it(way: Way) -> None:
@@ -337,7 +337,7 @@ def test_a_broker_that_is_away_for_too_long_ends_it(way: Way) -> None:
     way.target.before = fail
     with pytest.raises(MoveStopped, match="a broker was away"):
         way.mover(patience_s=0).run()
-    assert ([], 5) == (way.target.ids, len(way.source.waiting))
+    assert (way.target.ids, len(way.source.waiting)) == ([], 5)
 
 
 def test_the_hold_of_the_queue_is_renewed_when_a_third_of_its_lease_is_over(
@@ -350,7 +350,7 @@ def test_the_hold_of_the_queue_is_renewed_when_a_third_of_its_lease_is_over(
         assert control.goes_on()
         now[0] += 15
     # at 0, 30 and 60 seconds
-    assert 3 == way.hold.renewals
+    assert way.hold.renewals == 3
 
 
 def translated(message: Message, source: QueueTraits | None = None, target: QueueTraits | None = None) -> Any:
@@ -371,12 +371,12 @@ def test_priorities_are_turned_round_between_brokers_that_count_them_the_other_w
 
 def test_between_brokers_that_count_alike_priorities_stay() -> None:
     message = Message(b"[]", "application/json", "utf-8", {}, {"priority": 3})
-    assert 3 == translated(message, QueueTraits(), QueueTraits()).message.properties["priority"]
+    assert translated(message, QueueTraits(), QueueTraits()).message.properties["priority"] == 3
 
 
 def test_a_task_with_an_eta_waits_at_the_target_for_the_rest_of_its_time() -> None:
     due = task(1, eta="2023-11-14T22:13:50+00:00")  # half a minute after NOW
-    assert [30, 0] == [translated(due, target=QueueTraits(delays=one)).delay_s for one in (True, False)]
+    assert [translated(due, target=QueueTraits(delays=one)).delay_s for one in (True, False)] == [30, 0]
 
 
 def test_what_has_expired_or_cannot_be_read_is_quarantined_and_says_why() -> None:
@@ -384,14 +384,14 @@ def test_what_has_expired_or_cannot_be_read_is_quarantined_and_says_why() -> Non
     pickled = Message(b"", "application/x-python-serialize", "binary", {}, {})
     broken, large = task(2, body=b"{"), task(3, body=b"0" * 11)
     found = [translated(one, target=QueueTraits(max_bytes=10)) for one in (late, pickled, broken, large)]
-    assert ["too_large", "pickled", "undecodable", "too_large"] == [str(one.reason) for one in found]
+    assert [str(one.reason) for one in found] == ["too_large", "pickled", "undecodable", "too_large"]
     only_late = translated(late)
     assert isinstance(only_late, Quarantine)
-    assert ("expired", "bills.dead", False) == (
+    assert (
         str(only_late.reason),
         only_late.dead_letter.queue,
         only_late.at_source,
-    )
+    ) == ("expired", "bills.dead", False)
     assert found[3].at_source
 
 
@@ -399,11 +399,11 @@ def test_the_rest_of_a_lifetime_goes_along() -> None:
     message = task(1)
     properties = {"expiration": "60000", "timestamp": NOW - 20}
     found = translated(Message(message.body, "application/json", "utf-8", message.headers, properties))
-    assert "40000" == found.message.properties["expiration"]
+    assert found.message.properties["expiration"] == "40000"
 
 
 def test_the_identity_of_a_message_is_its_run_and_its_body() -> None:
     one = identity_of(task(1))
     assert one == identity_of(Message(b"[[], {}, {}]", "x", "y", {"id": "id-1", "other": 1}, {"priority": 3}))
     others = [task(2), task(1, body=b"[]"), task(1, retries=1), task(1, eta="2030-01-01T00:00:00")]
-    assert 5 == len({one, *map(identity_of, others)})
+    assert len({one, *map(identity_of, others)}) == 5

@@ -25,11 +25,11 @@ def test_each_can_be_planted(defect: Defect) -> None:
 
 
 def test_there_are_enough_in_every_area() -> None:
-    assert 60 <= len(DEFECTS)
+    assert len(DEFECTS) >= 60
     counts = Counter(one.area for one in DEFECTS)
     assert {*AREAS} == {*counts}
     assert min(counts.values()) >= 3
-    assert [] == [name for name, times in Counter(one.name for one in DEFECTS).items() if times > 1]
+    assert [name for name, times in Counter(one.name for one in DEFECTS).items() if times > 1] == []
 
 
 @pytest.mark.parametrize(

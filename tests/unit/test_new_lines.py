@@ -21,10 +21,10 @@ class Shown:
 
 def test_a_line_is_shown_once_and_again_after_it_was_gone() -> None:
     shown = Shown()
-    assert ["canary at 25%", "no worker"] == shown.look("canary at 25%", "no worker")
-    assert [] == shown.look("canary at 25%", "no worker")
-    assert [] == shown.look("canary at 25%")
-    assert ["no worker"] == shown.look("canary at 25%", "no worker")
+    assert shown.look("canary at 25%", "no worker") == ["canary at 25%", "no worker"]
+    assert shown.look("canary at 25%", "no worker") == []
+    assert shown.look("canary at 25%") == []
+    assert shown.look("canary at 25%", "no worker") == ["no worker"]
 
 
 def test_a_line_whose_numbers_grow_is_shown_each_quarter_of_a_minute() -> None:
@@ -33,9 +33,9 @@ def test_a_line_whose_numbers_grow_is_shown_each_quarter_of_a_minute() -> None:
         number: shown.look(f"the target finished {number} of 50 runs (evidence 2.4e+{number:02})")
         for number in range(1, 33)
     }
-    assert [1, 16, 31] == [number for number, found in looks.items() if found]
+    assert [number for number, found in looks.items() if found] == [1, 16, 31]
     # and two lines that differ in words are two
-    assert ["the source finished 1 of 50 runs"] == shown.look("the source finished 1 of 50 runs")
+    assert shown.look("the source finished 1 of 50 runs") == ["the source finished 1 of 50 runs"]
 
 
 @pytest.mark.parametrize(
@@ -45,16 +45,16 @@ def test_a_line_whose_numbers_grow_is_shown_each_quarter_of_a_minute() -> None:
 def test_a_number_may_be_written_in_another_way(before: str, after: str) -> None:
     shown = Shown()
     assert [f"{before} (evidence {before}, needed 1)"] == shown.look(f"{before} (evidence {before}, needed 1)")
-    assert [] == shown.look(f"{after} (evidence {after}, needed 1)")
+    assert shown.look(f"{after} (evidence {after}, needed 1)") == []
 
 
 def test_a_line_that_stays_as_it_is_is_not_repeated() -> None:
     shown = Shown()
-    assert 1 == sum(len(shown.look("it waits for 50 runs")) for _ in range(40))
+    assert sum(len(shown.look("it waits for 50 runs")) for _ in range(40)) == 1
 
 
 def test_two_lines_that_differ_in_a_number_are_two() -> None:
     shown = Shown()
     two = ("no worker reads 'orders-1'", "no worker reads 'orders-2'")
     assert list(two) == shown.look(*two)
-    assert [] == [line for _ in range(40) for line in shown.look(*two)]
+    assert [line for _ in range(40) for line in shown.look(*two)] == []

@@ -62,7 +62,7 @@ def _modules() -> dict[str, Path]:
 
 def test_no_branch_on_the_kind_of_broker() -> None:
     found = {name: branches(file.read_text()) for name, file in _modules().items()}
-    assert {} == {name: lines for name, lines in found.items() if lines}
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,4 @@ def test_each_form_of_a_branch_is_noticed(line: str) -> None:
 
 @pytest.mark.parametrize("line", ["start('redis')", "_REDIS = BrokerKind.REDIS"])
 def test_a_name_alone_is_no_branch(line: str) -> None:
-    assert [] == branches(line)
+    assert branches(line) == []

@@ -54,7 +54,7 @@ def test_a_message_is_not_written_when_its_answer_would_come_after_the_limit(
     with pytest.raises(NotSent) as raised:
         _publish(producer)
     assert raised.value.is_unreachable
-    assert (False, False, 0) == (producer.is_sent, producer.may_have_arrived, _count(connection))
+    assert (producer.is_sent, producer.may_have_arrived, _count(connection)) == (False, False, 0)
 
 
 def test_the_clock_is_looked_at_after_queues_are_declared(connection: Connection, now: list[float]) -> None:
@@ -66,7 +66,7 @@ def test_the_clock_is_looked_at_after_queues_are_declared(connection: Connection
 
     with pytest.raises(NotSent):
         _publish(producer, declare=[Slow("orders", channel=connection.default_channel)])
-    assert 0 == _count(connection)
+    assert _count(connection) == 0
 
 
 def test_a_message_that_is_in_time_is_written_once_and_waits_for_its_answer_for_the_rest(
@@ -83,9 +83,9 @@ def test_a_message_that_is_in_time_is_written_once_and_waits_for_its_answer_for_
 
     monkeypatch.setattr(producer._producer, "publish", publish)
     _publish(producer, retry=True)
-    assert (True, False, 1) == (producer.is_sent, producer.may_have_arrived, _count(connection))
+    assert (producer.is_sent, producer.may_have_arrived, _count(connection)) == (True, False, 1)
     # not sent again by kombu, returned where there is no queue, and no longer than the limit
-    assert (False, True, LIMIT_S / 2 + 1) == tuple(given[0][one] for one in ("retry", "mandatory", "confirm_timeout"))
+    assert tuple(given[0][one] for one in ("retry", "mandatory", "confirm_timeout")) == (False, True, LIMIT_S / 2 + 1)
 
 
 def test_what_fails_while_a_message_is_written_may_have_arrived(
@@ -108,4 +108,4 @@ def test_a_body_that_cannot_be_encoded_has_not_arrived(connection: Connection) -
     producer = OnceProducer(connection, NOW * NOW * NOW, LIMIT_S)
     with pytest.raises(Exception, match="not JSON serializable"):
         producer.publish(object(), routing_key="orders", exchange="", serializer="json")
-    assert (False, 0) == (producer.may_have_arrived, _count(connection))
+    assert (producer.may_have_arrived, _count(connection)) == (False, 0)

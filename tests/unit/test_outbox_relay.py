@@ -122,8 +122,8 @@ def test_what_a_broker_has_confirmed_leaves_the_outbox_and_nothing_else(
     add(store, "orders", "full", "slow", "tiny")
     outbox_relay.run(Event(), once=True)
     # what will never be taken waits for a person, what may have arrived is sent again under its id
-    assert [("full", "retrying", 1), ("slow", "retrying", 1), ("tiny", "parked", 1)] == left(store)
-    assert (1, 3) == (outbox_relay.state.published, outbox_relay.state.failures)
+    assert left(store) == [("full", "retrying", 1), ("slow", "retrying", 1), ("tiny", "parked", 1)]
+    assert (outbox_relay.state.published, outbox_relay.state.failures) == (1, 3)
     assert store.window() == []
 
 
@@ -135,8 +135,8 @@ def test_a_message_is_in_the_outbox_until_its_broker_has_it(
     broker.before = lambda: found.append(left(store))
     add(store, "orders")
     outbox_relay.run(Event(), once=True)
-    assert [[("orders", "waiting", 0)]] == found
-    assert [] == left(store)
+    assert found == [[("orders", "waiting", 0)]]
+    assert left(store) == []
 
 
 def test_a_relay_whose_lease_was_taken_while_it_published_deletes_nothing(
@@ -152,7 +152,7 @@ def test_a_relay_whose_lease_was_taken_while_it_published_deletes_nothing(
     add(store, "orders")
     with pytest.raises(LeaseLost):
         outbox_relay.run(Event(), once=True)
-    assert [("orders", "waiting", 0)] == left(store)
+    assert left(store) == [("orders", "waiting", 0)]
 
 
 def test_a_second_relay_publishes_nothing(outbox_relay: Relay, store: OutboxStore, broker: Broker) -> None:
@@ -160,22 +160,22 @@ def test_a_second_relay_publishes_nothing(outbox_relay: Relay, store: OutboxStor
     held = store.hold("another one")
     with pytest.raises(LeaseLost):
         outbox_relay.run(Event(), once=True)
-    assert [] == broker.taken
+    assert broker.taken == []
     assert held.token
     store.release(held.token)
     outbox_relay.run(Event(), once=True)
-    assert [("orders", 1)] == broker.taken
+    assert broker.taken == [("orders", 1)]
 
 
 def test_each_owner_of_the_lease_has_a_larger_token_and_the_last_one_alone_may_settle(store: OutboxStore) -> None:
     first = store.hold("first").token
     assert first
     assert first == store.hold("first").token
-    assert (None, "first") == ((held := store.hold("second")).token, held.owner)
+    assert ((held := store.hold("second")).token, held.owner) == (None, "first")
     second = store.hold("second", ended="first").token
     assert second
     assert second > first
-    assert (False, True) == (store.renew(first), store.renew(second))
+    assert (store.renew(first), store.renew(second)) == (False, True)
     add(store, "orders")
     (row,) = store.rows()
     with pytest.raises(LeaseLost):
@@ -183,7 +183,7 @@ def test_each_owner_of_the_lease_has_a_larger_token_and_the_last_one_alone_may_s
     store.release(first)
     assert store.hold("third").token is None
     store.settle(second, [row.id], {})
-    assert [] == left(store)
+    assert left(store) == []
 
 
 def test_the_lease_ends_with_its_relay(outbox_relay: Relay, store: OutboxStore) -> None:
@@ -202,8 +202,8 @@ def test_what_was_published_while_the_broker_went_away_is_not_published_again(
     add(store, "orders", "mails")
     with pytest.raises(BrokerUnreachable):
         outbox_relay.run(Event(), once=True)
-    assert [("orders", 1)] == broker.taken
-    assert [("mails", "waiting", 0)] == left(store)
+    assert broker.taken == [("orders", 1)]
+    assert left(store) == [("mails", "waiting", 0)]
 
 
 def test_messages_of_a_key_leave_in_order_and_wait_for_the_one_before(
@@ -213,25 +213,25 @@ def test_messages_of_a_key_leave_in_order_and_wait_for_the_one_before(
     add(store, "orders", "full", "orders", key="customer 7")
     add(store, "mails", key="customer 8")
     outbox_relay.run(Event(), once=True)
-    assert [("orders", 1), ("mails", 1), ("full", 1)] == broker.taken
-    assert [("full", "retrying", 1), ("orders", "waiting", 0)] == left(store)
+    assert broker.taken == [("orders", 1), ("mails", 1), ("full", 1)]
+    assert left(store) == [("full", "retrying", 1), ("orders", "waiting", 0)]
     # in the next window as well
     try_again(store)
     outbox_relay.run(Event(), once=True)
-    assert [("full", "retrying", 2), ("orders", "waiting", 0)] == left(store)
+    assert left(store) == [("full", "retrying", 2), ("orders", "waiting", 0)]
     broker.answers = {}
     try_again(store)
     outbox_relay.run(Event(), once=True)
-    assert [("full", 1), ("orders", 1)] == broker.taken[-2:]
-    assert [] == left(store)
+    assert broker.taken[-2:] == [("full", 1), ("orders", 1)]
+    assert left(store) == []
 
 
 def test_what_is_not_due_waits(outbox_relay: Relay, store: OutboxStore, broker: Broker) -> None:
     add(store, "later", next_at=time() + 600, due_at=time() + 600)
     outbox_relay.run(Event(), once=True)
-    assert ([], [("later", "waiting", 0)]) == (broker.taken, left(store))
+    assert (broker.taken, left(store)) == ([], [("later", "waiting", 0)])
     backlog = store.backlog()
-    assert (0, 1, 0, None) == (backlog.waiting, backlog.delayed, backlog.parked, backlog.oldest_s)
+    assert (backlog.waiting, backlog.delayed, backlog.parked, backlog.oldest_s) == (0, 1, 0, None)
 
 
 def test_a_row_that_cannot_be_read_is_parked_and_stops_no_other_one(
@@ -240,7 +240,7 @@ def test_a_row_that_cannot_be_read_is_parked_and_stops_no_other_one(
     add(store, "orders", envelope="no message")
     add(store, "orders")
     outbox_relay.run(Event(), once=True)
-    assert ([("orders", 1)], [("orders", "parked", 1)]) == (broker.taken, left(store))
+    assert (broker.taken, left(store)) == ([("orders", 1)], [("orders", "parked", 1)])
 
 
 def test_the_lifetime_of_a_message_in_the_broker_does_not_begin_in_the_outbox(
@@ -258,12 +258,12 @@ def test_a_queue_that_takes_nothing_is_left_alone_after_three_refusals(store: Ou
     add(store, "full", "full", "full", "full", "full", attempts=1, state=State.RETRYING)
     outcome = Outcome([], {})
     publish(broker, store.window(), outcome)
-    assert [("full", 1)] * 3 == broker.taken
+    assert broker.taken == [("full", 1)] * 3
     token = store.hold("me").token
     assert token
     store.settle(token, outcome.published, outcome.failed)
     # two were not tried
-    assert [2, 2, 2, 1, 1] == [attempts for _, _, attempts in left(store)]
+    assert [attempts for _, _, attempts in left(store)] == [2, 2, 2, 1, 1]
 
 
 def test_a_relay_that_must_stop_sends_no_further_step(store: OutboxStore, broker: Broker) -> None:
@@ -271,7 +271,7 @@ def test_a_relay_that_must_stop_sends_no_further_step(store: OutboxStore, broker
     answers = iter((True, False))
     outcome = Outcome([], {})
     publish(broker, store.window(), outcome, lambda: next(answers))
-    assert ([("orders", 1)], {}) == (broker.taken, outcome.failed)
+    assert (broker.taken, outcome.failed) == ([("orders", 1)], {})
 
 
 def test_pauses_grow_with_each_failure_up_to_ten_seconds(store: OutboxStore, broker: Broker) -> None:
@@ -283,7 +283,7 @@ def test_pauses_grow_with_each_failure_up_to_ten_seconds(store: OutboxStore, bro
         publish(broker, store.window(), outcome)
         pauses += [one.retry_s for one in outcome.failed.values()]
         store.discard([*outcome.failed])
-    assert [1, 2, 4, 8, 10, 10] == pauses
+    assert pauses == [1, 2, 4, 8, 10, 10]
 
 
 def test_an_operator_lets_what_is_parked_go_on(outbox_relay: Relay, store: OutboxStore) -> None:
@@ -292,8 +292,8 @@ def test_an_operator_lets_what_is_parked_go_on(outbox_relay: Relay, store: Outbo
     assert token
     (row,) = store.rows(parked=True)
     outbox_relay._store.settle(token, [], {row.id: Failure("never", None)})
-    assert [] == store.window()
-    assert 1 == store.retry([row.id])
+    assert store.window() == []
+    assert store.retry([row.id]) == 1
     assert [row.id] == [one.id for one, _ in store.window()]
     other = select(outbox.c.prefix)
     assert {"shop"} == store.database.read(lambda connection: {*connection.scalars(other)})

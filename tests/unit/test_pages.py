@@ -83,6 +83,6 @@ def test_python_compiles_and_its_names_of_repot_exist(block: Block) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "repot":
             module = importlib.import_module(node.module or "")
-            assert [] == [alias.name for alias in node.names if not hasattr(module, alias.name)]
+            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "repot":
             assert hasattr(importlib.import_module("repot"), node.attr), node.attr

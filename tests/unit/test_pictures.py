@@ -30,19 +30,19 @@ def shown(svg: ET.Element) -> list[str]:
 
 def test_a_session_has_every_line_that_was_printed(tmp_path: Path) -> None:
     svg = session_of("print('<one> & two'); print(); print('\\033[1;31mred\\033[0m and plain')", tmp_path)
-    assert ["$ a program", "<one> & two", "", "red and plain"] == shown(svg)
+    assert shown(svg) == ["$ a program", "<one> & two", "", "red and plain"]
     (red,) = (one for one in svg.iter(f"{SVG}tspan") if one.text == "red")
     assert "font-weight:bold" in red.attrib["style"]
     assert "fill:#" in red.attrib["style"]
-    assert "a program in a terminal" == svg.findtext(f"{SVG}title")
+    assert svg.findtext(f"{SVG}title") == "a program in a terminal"
 
 
 def test_a_long_line_is_broken_and_no_directory_of_this_machine_is_shown(tmp_path: Path) -> None:
     program = "import os; print('word ' * 30); print(os.path.join(os.getcwd(), 'report.html'))"
     first, second, last = shown(session_of(program, tmp_path))[1:]
-    assert 30 == f"{first} {second}".split().count("word")
+    assert f"{first} {second}".split().count("word") == 30
     assert len(first) <= script["COLUMNS"]
-    assert "report.html" == last
+    assert last == "report.html"
 
 
 def test_a_command_that_fails_makes_no_picture(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_command_that_fails_makes_no_picture(tmp_path: Path) -> None:
 
 def test_a_session_loads_nothing_and_can_stand_still() -> None:
     text = (PICTURES / "demo.svg").read_text()
-    assert [] == re.findall(r"(?:href|src|url)\W", text)
+    assert re.findall(r"(?:href|src|url)\W", text) == []
     assert "prefers-reduced-motion" in text
     assert "at least once" in " ".join(shown(ET.fromstring(text)))  # noqa: S314 - our own
 
@@ -68,4 +68,4 @@ def test_every_picture_is_made_by_the_script_and_shown_on_a_page_with_words() ->
     assert made == {*found}
     assert all(len(words.split()) > 3 for words in found.values())
     maker = (ROOT / "scripts" / "pictures.py").read_text()
-    assert [] == [one.name for one in made if f'"{one.name}"' not in maker]
+    assert [one.name for one in made if f'"{one.name}"' not in maker] == []

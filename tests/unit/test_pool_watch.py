@@ -21,26 +21,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_processes_that_only_die(clock: list[float]) -> None:
     watch = PoolWatch(RunningTasks())
-    assert (None, 0) == watch.crash_loop([1, 2], progressed=False)
+    assert watch.crash_loop([1, 2], progressed=False) == (None, 0)
     clock[0] += 1
-    assert (101, 2) == watch.crash_loop([3, 4], progressed=False)
+    assert watch.crash_loop([3, 4], progressed=False) == (101, 2)
     clock[0] += 1
-    assert (101, 3) == watch.crash_loop([3, 5], progressed=False)
+    assert watch.crash_loop([3, 5], progressed=False) == (101, 3)
     # one that ran a task does not die at its start, as under max_tasks_per_child=1
-    assert (None, 0) == watch.crash_loop([6, 7], progressed=True)
+    assert watch.crash_loop([6, 7], progressed=True) == (None, 0)
     clock[0] += 1
-    assert (103, 1) == watch.crash_loop([6, 8], progressed=False)
+    assert watch.crash_loop([6, 8], progressed=False) == (103, 1)
     clock[0] += STABLE_AFTER_S
     # 6 lives, so the pool can work
-    assert (None, 0) == watch.crash_loop([6, 9], progressed=False)
+    assert watch.crash_loop([6, 9], progressed=False) == (None, 0)
 
 
 def test_a_pool_that_holds_tasks_and_runs_none(clock: list[float]) -> None:
     watch = PoolWatch(RunningTasks())
     assert watch.idle_at(0, 0, progressed=False) is None
-    assert 100 == watch.idle_at(0, 2, progressed=False)
+    assert watch.idle_at(0, 2, progressed=False) == 100
     clock[0] += 50
-    assert 100 == watch.idle_at(0, 2, progressed=False)
+    assert watch.idle_at(0, 2, progressed=False) == 100
     assert watch.idle_at(1, 2, progressed=False) is None
     # tasks of milliseconds, none of which was caught in its run
     assert watch.idle_at(0, 2, progressed=True) is None
@@ -58,10 +58,10 @@ def test_a_result_that_does_not_arrive(clock: list[float], monkeypatch: pytest.M
         return (found.id, found.started_at) if found else None
 
     assert missing("a", "b") is None
-    assert ("a", 100) == missing("b")
+    assert missing("b") == ("a", 100)
     clock[0] += 60
-    assert ("a", 100) == missing()
-    assert ("b", 160) == missing("a")
+    assert missing() == ("a", 100)
+    assert missing("a") == ("b", 160)
     # nothing is known of a pool that shares no memory
     running["now"] = None
     assert watch.missing_result(requests, 2) is None

@@ -64,19 +64,19 @@ def test_a_probe_learns_the_root_id_and_the_arguments(tmp_path: Path) -> None:
         return 0
 
     Probe(count).count(ROOT_ID, (1, "a"), {"b": 2})
-    assert [(ROOT_ID, (1, "a"), {"b": 2})] == told
+    assert told == [(ROOT_ID, (1, "a"), {"b": 2})]
     written = tmp_path / "told"
     Probe(f"""sh -c 'echo "$REPOT_ROOT_ID $REPOT_ARGUMENTS" > {written}; echo 0'""").count(ROOT_ID, (1, "a"), {"b": 2})
     root_id, _, arguments = written.read_text().partition(" ")
-    assert ROOT_ID == root_id
-    assert {"args": [1, "a"], "kwargs": {"b": 2}} == json.loads(arguments)
+    assert root_id == ROOT_ID
+    assert json.loads(arguments) == {"args": [1, "a"], "kwargs": {"b": 2}}
 
 
 def test_effects_are_what_came_since_beside_what_was_expected() -> None:
     probe = Probe("", {"payments": 1, "rows": 3})
     found = probe.since({"payments": 1, "rows": 3}, {"payments": 3, "rows": 6})
     assert (EffectCount("payments", 2, 1), EffectCount("rows", 3, 3)) == found
-    assert "payments 2 of 1, rows 3 of 3" == ", ".join(map(str, found))
+    assert ", ".join(map(str, found)) == "payments 2 of 1, rows 3 of 3"
     # without an expectation: one of each
     assert (EffectCount("mails", 1, 1),) == Probe("").since({"mails": 4}, {"mails": 5})
 
@@ -127,7 +127,7 @@ def test_arguments_are_made_for_each_run(made: object, args: tuple[Any, ...], kw
     found = target.fresh()
     assert (args, kwargs) == (found.args, found.kwargs)
     target.fresh()
-    assert 2 == times
+    assert times == 2
     assert "--arguments shop:make" in target.options
     assert "--args" not in target.options
 

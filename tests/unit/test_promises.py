@@ -117,15 +117,15 @@ def test_a_promise_stands_on_its_page(row: Row) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=IDS)
 def test_make_test_proves_a_promise(row: Row) -> None:
     assert row.proofs
-    assert [] == [one for one in row.proofs if not exists(one)]
-    assert [] == [one for one in row.proofs if not runs_in_make_test(one)]
+    assert [one for one in row.proofs if not exists(one)] == []
+    assert [one for one in row.proofs if not runs_in_make_test(one)] == []
 
 
 @pytest.mark.parametrize("row", ROWS, ids=IDS)
 def test_the_campaign_has_other_tests_of_a_promise(row: Row) -> None:
-    assert [] == [one for one in row.campaign if not exists(one)]
+    assert [one for one in row.campaign if not exists(one)] == []
     assert not set(row.campaign) & set(row.proofs)
-    assert [] == [one for one in row.campaign if is_unit(one)]
+    assert [one for one in row.campaign if is_unit(one)] == []
 
 
 def test_each_page_has_a_promise() -> None:
@@ -141,4 +141,4 @@ def test_each_test_with_the_mark_is_in_the_table() -> None:
         found = module(path)
         if found.is_marked:
             assert path in named
-        assert [] == [one for one in sorted(found.marked) if not {path, f"{path}::{one}"} & named]
+        assert [one for one in sorted(found.marked) if not {path, f"{path}::{one}"} & named] == []

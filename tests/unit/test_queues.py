@@ -81,7 +81,7 @@ def failing(name: str, *_: Any, **__: Any) -> None:
 def test_an_application_names_its_queues_in_many_ways(settings: dict[str, Any], names: set[str]) -> None:
     found, unknown = queues_of(application(**settings))
     assert names == set(found)
-    assert () == unknown
+    assert unknown == ()
 
 
 @pytest.mark.parametrize("routes", [[failing], [("not", "a", "route")]])
@@ -94,11 +94,11 @@ def test_a_router_that_fails_is_unknown_and_hides_nothing_else(routes: Any) -> N
 def test_each_queue_knows_where_it_was_found() -> None:
     broker = Broker(queues={one: Depth(1, 0) for one in ("celery", "reports", "slow", "theirs")})
     found = asked(broker, application(), readers={"w@1": ["slow"]})
-    assert ("where shop.report is sent",) == found.queues["reports"].named_by
-    assert ("read by w@1",) == found.queues["slow"].named_by
-    assert () == found.queues["theirs"].named_by
-    assert ("celery", "reports", "slow") == found.in_use
-    assert ["theirs"] == [one.name for one in found.left_out(found.in_use)]
+    assert found.queues["reports"].named_by == ("where shop.report is sent",)
+    assert found.queues["slow"].named_by == ("read by w@1",)
+    assert found.queues["theirs"].named_by == ()
+    assert found.in_use == ("celery", "reports", "slow")
+    assert [one.name for one in found.left_out(found.in_use)] == ["theirs"]
 
 
 @pytest.mark.parametrize(
@@ -129,16 +129,16 @@ def test_while_nothing_waits_all_that_is_named_is_expected(
 def test_a_default_that_holds_nothing_is_not_in_use() -> None:
     """The default queue of an application that routes all its tasks elsewhere needs no counterpart on a target."""
     found = asked(Broker(queues={"celery": Depth(0, 0), "reports": Depth(1, 0)}), application())
-    assert ("reports",) == found.in_use
+    assert found.in_use == ("reports",)
     named = asked(Broker(), settings=ExplicitSettings(queue_names=("jobs",)))
-    assert ("jobs",) == named.in_use
+    assert named.in_use == ("jobs",)
 
 
 def test_what_cannot_be_counted_is_not_empty() -> None:
     found = asked(Broker(queues={"reports": Unknown("no"), "theirs": Unknown("no")}), application())
-    assert ("reports",) == found.in_use
-    assert ["'theirs' (on the broker): unknown how many messages: no"] == list(unknowns(found, found.in_use))
-    assert [] == list(refusals(found, found.in_use, on_purpose=False, options="--from-options"))
+    assert found.in_use == ("reports",)
+    assert list(unknowns(found, found.in_use)) == ["'theirs' (on the broker): unknown how many messages: no"]
+    assert list(refusals(found, found.in_use, on_purpose=False, options="--from-options")) == []
 
 
 def test_dead_letters_are_no_tasks() -> None:
@@ -151,7 +151,7 @@ def test_dead_letters_are_no_tasks() -> None:
     assert ["the dead-letter queue 'jobs.dead' stays, with 1 dead letters" in said] == [True]
     shared = asked(broker, settings=ExplicitSettings(dead_letter_queue="jobs.dead"))
     assert {"jobs.dead"} == set(shared.dead_letters)
-    assert {} == asked(broker, settings=ExplicitSettings(dead_letter_queue="")).dead_letters
+    assert asked(broker, settings=ExplicitSettings(dead_letter_queue="")).dead_letters == {}
 
 
 def test_a_refusal_names_queue_count_and_the_next_step() -> None:
@@ -167,7 +167,7 @@ def test_a_refusal_names_queue_count_and_the_next_step() -> None:
     assert any("not named by --queue, and stays: 'slow'" in one for one in notes(found, ["jobs"], on_purpose=True))
     # a prefix that is stated tells what is another application's
     stated = asked(broker, settings=ExplicitSettings(queue_names=("jobs", "slow")), prefix_is_stated=True)
-    assert [] == list(refusals(stated, stated.in_use, on_purpose=False, options="--from-options"))
+    assert list(refusals(stated, stated.in_use, on_purpose=False, options="--from-options")) == []
     assert any("not of these queues" in one for one in notes(stated, stated.in_use, on_purpose=False))
 
 
@@ -181,7 +181,7 @@ def test_what_each_worker_gets_of_a_broadcast_is_no_queue_of_the_deployment() ->
             return answers_of({"active_queues": [("w@1", reply)]}, 1)
 
     found = asked(Asked(queues={"jobs": Depth(0, 0)}), readers=None)
-    assert ("jobs",) == found.in_use
+    assert found.in_use == ("jobs",)
     assert {"celery", "jobs"} == set(found.queues)
 
 
@@ -189,6 +189,6 @@ def test_what_is_delayed_for_any_queue_is_a_note() -> None:
     """RabbitMQ keeps it in one place for all queues, and does not say which one each message is for."""
     broker = Broker(queues={"jobs": Depth(1, 0, delayed=4), "theirs": Depth(0, 0, delayed=4)})
     found = asked(broker, settings=ExplicitSettings(queue_names=("jobs",)))
-    assert [] == list(refusals(found, ["jobs"], on_purpose=False))
+    assert list(refusals(found, ["jobs"], on_purpose=False)) == []
     (note,) = notes(found, ["jobs"], on_purpose=False)
     assert note.startswith("4 messages that are not due yet may be for 'theirs'")

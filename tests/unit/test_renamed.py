@@ -21,7 +21,7 @@ def repot(*arguments: str, **variables: str) -> Result:
 @pytest.mark.parametrize("arguments", [[], ["list", "--json"], ["--help"]])
 def test_a_former_command_is_an_error_that_names_the_new_one(former: str, now: str, arguments: list[str]) -> None:
     found = repot(former, *arguments)
-    assert 2 == found.exit_code
+    assert found.exit_code == 2
     assert f"`repot {former}` is now `repot {now}`." in found.stderr
     assert not found.stdout
 
@@ -51,13 +51,13 @@ def test_the_settings_of_a_worker_refuse_a_former_name(
 
 def test_the_settings_of_a_sidecar_refuse_a_former_name() -> None:
     found = repot("healthcheck", "probe", "--ready", HEALTHCHECK_PULSE_TIMEOUT="60")
-    assert 2 == found.exit_code
+    assert found.exit_code == 2
     assert "HEALTHCHECK_PULSE_TIMEOUT is now HEALTHCHECK_STATUS_TIMEOUT" in found.stderr
 
 
 def test_a_probe_refuses_a_former_name_of_a_setting() -> None:
     found = repot("healthcheck", "live", HEALTHCHECK_PULSE_TIMEOUT="60")
-    assert 2 == found.exit_code
+    assert found.exit_code == 2
     assert "HEALTHCHECK_PULSE_TIMEOUT is now HEALTHCHECK_STATUS_TIMEOUT" in found.stderr
 
 

@@ -42,7 +42,7 @@ def test_ci_runs_make_test_and_each_group_of_the_campaign() -> None:
 
 
 def test_ci_runs_on_every_python_that_the_project_names() -> None:
-    assert PYTHONS == workflow()["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert workflow()["jobs"]["test"]["strategy"]["matrix"]["python"] == PYTHONS
     assert PROJECT["requires-python"] == f">={PYTHONS[0]}"
     for job in workflow()["jobs"].values():
         # without it, scripts/setup would take the newest one of the machine
@@ -50,7 +50,7 @@ def test_ci_runs_on_every_python_that_the_project_names() -> None:
 
 
 def test_a_workflow_may_only_read() -> None:
-    assert {"contents": "read"} == workflow()["permissions"]
+    assert workflow()["permissions"] == {"contents": "read"}
     for job in workflow()["jobs"].values():
         assert job["timeout-minutes"] <= 90
 
@@ -124,4 +124,4 @@ def test_every_hook_is_a_tool_of_the_environment() -> None:
     ids=lambda path: path.name,
 )  # fmt: skip
 def test_no_file_names_an_address(path: Path) -> None:
-    assert [] == _FOREIGN.findall(path.read_text())
+    assert _FOREIGN.findall(path.read_text()) == []

@@ -148,7 +148,7 @@ def test_an_ack_of_several_says_so() -> None:
     requests = AmqpRequestParser()
     requests.feed(GREETING.data)
     (several,) = requests.feed(amqp_ack(7, multiple=True).data)
-    assert ("7", True) == (several.ack_of, several.multiple)
+    assert (several.ack_of, several.multiple) == ("7", True)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_raising_the_weight_never_takes_a_root_id_back(root: str, one: float, ot
 
 @given(ROOTS)
 def test_nothing_goes_to_the_target_at_weight_0_and_all_at_weight_1(root: str) -> None:
-    assert (Side.SOURCE, Side.TARGET) == (chosen("r", root, 0), chosen("r", root, 1))
+    assert (chosen("r", root, 0), chosen("r", root, 1)) == (Side.SOURCE, Side.TARGET)
 
 
 @given(ROOTS, st.text())
@@ -55,18 +55,18 @@ def test_the_share_is_the_weight(weight: float) -> None:
 
 def test_a_task_s_weight_counts_before_its_queue_s_and_that_before_the_default() -> None:
     weights = Weights(0.1, queues={"mails": 0.2}, tasks={"pay": 0.3})
-    assert [0.3, 0.2, 0.1] == [
+    assert [
         weights.of("pay", lambda: "mails"),
         weights.of("send", lambda: "mails"),
         weights.of("send", lambda: "orders"),
-    ]
+    ] == [0.3, 0.2, 0.1]
 
 
 def test_the_queue_is_not_looked_up_without_weights_by_queue() -> None:
     def never() -> str:
         raise AssertionError
 
-    assert 0.1 == Weights(0.1, tasks={"pay": 0.3}).of("send", never)
+    assert Weights(0.1, tasks={"pay": 0.3}).of("send", never) == 0.1
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1, nan])

@@ -50,21 +50,21 @@ def test_a_breaker_opens_for_longer_after_each_failed_try(clock: Clock) -> None:
 def test_while_one_caller_tries_the_others_pass_by(clock: Clock) -> None:
     breaker = Breaker(5)
     breaker.failed()
-    assert [False, False] == [breaker.allows(), breaker.allows()]
+    assert [breaker.allows(), breaker.allows()] == [False, False]
     clock.now += 2 * FIRST_S
-    assert [True, False, False] == [breaker.allows() for _ in range(3)]
+    assert [breaker.allows() for _ in range(3)] == [True, False, False]
     # the one that tried was killed: another may
     clock.now += 5
-    assert [True, False] == [breaker.allows() for _ in range(2)]
+    assert [breaker.allows() for _ in range(2)] == [True, False]
     assert breaker.succeeded()
-    assert [True, True] == [breaker.allows() for _ in range(2)]
+    assert [breaker.allows() for _ in range(2)] == [True, True]
     assert not breaker.succeeded()
 
 
 def test_failures_at_once_count_as_one(clock: Clock) -> None:
     """Many threads had connections when the broker went away."""
     breaker = Breaker(5)
-    assert [True, False, False, False] == [breaker.failed() for _ in range(4)]
+    assert [breaker.failed() for _ in range(4)] == [True, False, False, False]
     clock.now += 1.3 * FIRST_S
     assert breaker.allows()
 

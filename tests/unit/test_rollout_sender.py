@@ -133,7 +133,7 @@ def test_a_free_task_goes_where_the_record_says(home: Side, once: Once) -> None:
 @SIDES
 def test_without_a_record_all_goes_to_the_source(home: Side, once: Once) -> None:
     once.is_sent = True
-    assert Side.SOURCE == Application(home, None).send()
+    assert Application(home, None).send() == Side.SOURCE
 
 
 @SIDES
@@ -182,11 +182,11 @@ def test_tasks_of_one_root_go_to_one_side(once: Once) -> None:
 def test_a_task_s_weight_decides_before_the_default(once: Once) -> None:
     once.is_sent = True
     made = Application(Side.SOURCE, replace(ALL_TO_SOURCE, weights=Weights(0.0, tasks={"note": 1.0})))
-    assert Side.TARGET == made.send()
+    assert made.send() == Side.TARGET
     made.known.found = replace(ALL_TO_SOURCE, weights=Weights(0.0, queues={"celery": 1.0}))
-    assert Side.TARGET == made.send()
+    assert made.send() == Side.TARGET
     made.known.found = replace(ALL_TO_SOURCE, weights=Weights(0.0, queues={"mails": 1.0}))
-    assert Side.SOURCE == made.send()
+    assert made.send() == Side.SOURCE
 
 
 def test_a_message_says_to_which_side_it_was_sent_and_by_which_generation(once: Once) -> None:
@@ -195,7 +195,7 @@ def test_a_message_says_to_which_side_it_was_sent_and_by_which_generation(once: 
     given = {"mine": "1"}
     made.send(headers=given)
     assert {"mine": "1", ROLLOUT_HEADER: f"{NAME}:3:target"} == made.sent.options[-1]["headers"]
-    assert {"mine": "1"} == given
+    assert given == {"mine": "1"}
     made.known.found = replace(ALL_TO_SOURCE, generation=4)
     made.send()
     assert {ROLLOUT_HEADER: f"{NAME}:4:source"} == made.sent.options[-1]["headers"]
@@ -206,12 +206,12 @@ def test_what_was_surely_not_sent_to_the_target_goes_to_the_source(once: Once, *
     once.failure = NotSent(is_unreachable=is_unreachable)
     once.failure.__cause__ = ConnectionRefusedError()
     made = Application(Side.SOURCE, ALL_TO_TARGET)
-    assert Side.SOURCE == made.send()
-    assert [1, 0, 1] == [
+    assert made.send() == Side.SOURCE
+    assert [
         made.sender.counters.of(Side.SOURCE).sent,
         made.sender.counters.of(Side.TARGET).sent,
         made.sender.counters.of(Side.TARGET).fallbacks,
-    ]
+    ] == [1, 0, 1]
     assert f"{NAME}:3:source" == made.sent.options[-1]["headers"][ROLLOUT_HEADER]
     # a target that answers is tried again at once, one that does not answer is passed by
     made.send()
@@ -224,9 +224,9 @@ def test_what_may_have_arrived_is_not_sent_again(once: Once) -> None:
     made.sent.failure = ConnectionResetError()
     with pytest.raises(ConnectionResetError):
         made.send()
-    assert [] == made.sent.sides
+    assert made.sent.sides == []
     counts = made.sender.counters.of(Side.TARGET)
-    assert (0, 0, 1) == (counts.sent, counts.fallbacks, counts.publish_failures)
+    assert (counts.sent, counts.fallbacks, counts.publish_failures) == (0, 0, 1)
 
 
 def test_a_failure_at_home_is_counted_and_raised(once: Once) -> None:
@@ -234,13 +234,13 @@ def test_a_failure_at_home_is_counted_and_raised(once: Once) -> None:
     made.sent.failure = OperationalError()
     with pytest.raises(OperationalError):
         made.send()
-    assert (0, 1) == (made.sender.counters.of(Side.SOURCE).sent, made.sender.counters.of(Side.SOURCE).publish_failures)
+    assert (made.sender.counters.of(Side.SOURCE).sent, made.sender.counters.of(Side.SOURCE).publish_failures) == (0, 1)
     assert not once.is_sent
 
 
 def test_a_caller_that_routes_by_itself_is_left_alone() -> None:
     made = Application(Side.SOURCE, ALL_TO_TARGET)
-    assert Side.SOURCE == made.send(router=made.celery.amqp.router)
+    assert made.send(router=made.celery.amqp.router) == Side.SOURCE
     assert "headers" not in made.sent.options[-1]
 
 
@@ -250,5 +250,5 @@ def test_the_side_of_a_run_is_its_home(once: Once) -> None:
     assert not once.is_sent
     assert made.sender.side_of_a_run("id", ROOT) is None
     with made.within_a_task():
-        assert [Side.TARGET, None] == [made.sender.side_of_a_run("id", one) for one in (ROOT, "another run")]
-    assert [Side.TARGET, None, None] == [made.sender.side_of_a_run("id", one) for one in (ROOT, "id", None)]
+        assert [made.sender.side_of_a_run("id", one) for one in (ROOT, "another run")] == [Side.TARGET, None]
+    assert [made.sender.side_of_a_run("id", one) for one in (ROOT, "id", None)] == [Side.TARGET, None, None]

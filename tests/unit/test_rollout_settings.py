@@ -55,7 +55,7 @@ def test_a_database_is_a_lease_store_of_a_rollout(monkeypatch: pytest.MonkeyPatc
     stores = {"WORKER_RESULT_BACKEND": "db+postgresql://results", "WORKER_LEASE_STORE": "postgresql+psycopg://leases"}
     for name, value in {**COMPLETE, **stores}.items():
         monkeypatch.setenv(name, value)
-    assert "shop" == load().rollout
+    assert load().rollout == "shop"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_worker_on_the_target_has_the_configuration_that_the_target_s_address_
     there = celery_config(_settings(rollout_side="target"))
     expected = celery_config(ExplicitSettings(broker_url=TARGET, result_backend=RESULTS))
     assert str(expected) == str(there)
-    assert TARGET == there["broker_url"]
+    assert there["broker_url"] == TARGET
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -110,7 +110,7 @@ def test_a_default_address_can_be_the_target_of_an_application_that_names_its_ow
     monkeypatch.setenv("WORKER_ROLLOUT", "back")
     monkeypatch.setenv("WORKER_ROLLOUT_TARGET", "redis://localhost:6379/0")
     app = Celery("own", broker="amqp://own//", set_as_current=False)
-    assert "amqp://own//" == configure(app, role=Role.CLIENT).broker_url.reveal()
+    assert configure(app, role=Role.CLIENT).broker_url.reveal() == "amqp://own//"
 
 
 def test_nobody_names_the_source_and_the_target_is_the_default() -> None:

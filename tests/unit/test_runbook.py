@@ -77,7 +77,7 @@ def test_a_command_of_its_section_sees_what_an_alert_saw(alert: str) -> None:
     assert {one for one in metrics if one.startswith(tuple(seen))} or metrics == of_outbox
     # and nothing that does not exist
     page = (ROOT / "docs" / "healthcheck.md").read_text()
-    assert [] == [name for name in seen if f"`{name}" not in page]
+    assert [name for name in seen if f"`{name}" not in page] == []
 
 
 def test_no_section_is_left_of_an_alert_that_is_gone() -> None:

@@ -56,16 +56,16 @@ def test_each_command_with_json_has_a_schema() -> None:
 @pytest.mark.parametrize("command", OUTPUTS)
 def test_a_schema_is_versioned_and_titled(command: str) -> None:
     found = schema(command)
-    assert "https://json-schema.org/draft/2020-12/schema" == found["$schema"]
+    assert found["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert f"urn:repot:schema:{command.replace(' ', '-')}:{VERSIONS.get(command, 1)}" == found["$id"]
     assert f"repot {command}" == found["title"]
 
 
 def test_a_command_without_an_output_is_refused_with_the_nearest() -> None:
     done = CliRunner().invoke(main, ["schema", "move", "statu"])
-    assert 2 == done.exit_code
+    assert done.exit_code == 2
     assert "is `move status` meant?" in done.stderr
-    assert 2 == CliRunner().invoke(main, ["schema", "move", "pause"]).exit_code
+    assert CliRunner().invoke(main, ["schema", "move", "pause"]).exit_code == 2
 
 
 #: Commands without a server, and their exit codes.
@@ -103,7 +103,7 @@ def test_what_is_printed_without_a_server_is_valid(tmp_path: Path, monkeypatch: 
             assert isinstance(with_record.acquire(Fingerprint("a" * 64), who), Acquired)
             with_record.close()
         if command in ("leases list", "leases reap"):
-            assert 1 == len(found)
+            assert len(found) == 1
 
 
 def test_reports_of_experiments_are_valid() -> None:

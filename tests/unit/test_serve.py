@@ -42,7 +42,7 @@ def test_an_answer_does_not_wait_for_the_receipt_of_its_first_part(host: str) ->
                     await one.wait_closed()
                 return int(found)
 
-    assert 1 == asyncio.run(serve())
+    assert asyncio.run(serve()) == 1
 
 
 @pytest.mark.parametrize(

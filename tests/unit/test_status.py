@@ -64,7 +64,7 @@ def test_the_most_urgent_command_is_the_next(place: int) -> None:
 def test_a_rollout_that_is_over_needs_nothing_and_what_is_unknown_is_said() -> None:
     found: dict[str, Any] = {"app": None, "brokers": [BROKER], "leases": LeasesStatus("redis://a/1", None), "moves": []}
     step = next_step(**found, rollout=replace(ROLLOUT, is_over=True), unread=[Unread("leases", "no answer")])
-    assert "repot doctor --live" == step.command
+    assert step.command == "repot doctor --live"
     assert "unknown" in step.why
 
 
@@ -74,7 +74,7 @@ def test_the_bug_report_of_a_configured_application_names_repot_once() -> None:
     for _ in range(2):
         repot.configure(app, ExplicitSettings())
     text = app.bugreport()
-    assert 1 == text.count(f"repot:{version('repot')} ")
+    assert text.count(f"repot:{version('repot')} ") == 1
     reply = ("worker", {"ok": text})
     assert {"worker": WorkerRelease(version("celery"), version("repot"))} == releases_of({"report": [reply]})
 
@@ -92,4 +92,4 @@ def test_the_bug_report_of_a_configured_application_names_repot_once() -> None:
 )
 def test_a_worker_without_repot_or_with_another_reply_states_no_release(reply: Any, celery: str) -> None:
     assert {"w": WorkerRelease(celery, "")} == releases_of({"report": [("w", reply)]})
-    assert {} == releases_of({})
+    assert releases_of({}) == {}

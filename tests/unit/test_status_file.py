@@ -96,7 +96,7 @@ def test_a_malformed_status_file_is_an_error(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(StatusFileUnreadable):
         read(path)
-    assert "status_unreadable" == liveness(find_status(tmp_path, "w@h"), 60).state
+    assert liveness(find_status(tmp_path, "w@h"), 60).state == "status_unreadable"
 
 
 def test_a_name_stays_in_its_directory_and_is_found_there(tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_a_process_that_is_gone_is_not_alive() -> None:
     if not child:
         os._exit(0)
     process = replace(this_process(), pid=child)
-    assert "gone" == liveness(_status(process=process), 60).state
+    assert liveness(_status(process=process), 60).state == "gone"
     os.waitpid(child, 0)
-    assert "gone" == liveness(_status(process=process), 60).state
+    assert liveness(_status(process=process), 60).state == "gone"
 
 
 def test_a_blocked_solo_worker_is_busy_until_its_limit_is_long_over() -> None:
@@ -164,7 +164,7 @@ def test_a_blocked_solo_worker_is_busy_until_its_limit_is_long_over() -> None:
 @pytest.mark.parametrize("kind", ["gevent", "eventlet", "prefork"])
 def test_a_frozen_loop_that_runs_tasks_says_what_may_hold_it_and_what_to_set(kind: str) -> None:
     found = liveness(_status(pool=Pool(kind, 2), written_at=monotonic() - 95), 90)
-    assert (False, "frozen") == (found.ok, found.state)
+    assert (found.ok, found.state) == (False, "frozen")
     said = (f"its {kind} pool runs tasks in the event loop", "raise HEALTHCHECK_STATUS_TIMEOUT", "-P prefork")
     assert [kind != "prefork"] * 3 == [text in found.reason for text in said]
 
@@ -179,7 +179,7 @@ def test_the_kernel_tells_whether_a_connection_is_open() -> None:
                 assert is_connected(os.getpid(), [peer])
                 assert not is_connected(os.getpid(), [(host, 1)])
                 accepted.close()
-                assert b"" == connection.recv(1)
+                assert connection.recv(1) == b""
                 # closed by the other side, not by this one
                 assert not is_connected(os.getpid(), [peer])
     assert is_connected(2**22 + 1, [peer]) is None
@@ -290,11 +290,11 @@ def test_the_only_living_worker_is_taken_and_two_are_ambiguous(tmp_path: Path) -
         path_of(tmp_path, node).write_text(_status(node=node, phase=phase).to_json())
     found = find_status(tmp_path, "")
     assert isinstance(found, WorkerStatus)
-    assert "b@h" == found.node
+    assert found.node == "b@h"
     path_of(tmp_path, "c@h").write_text(_status(node="c@h").to_json())
     both = find_status(tmp_path, "")
     assert isinstance(both, ProbeResult)
-    assert "ambiguous" == both.state
+    assert both.state == "ambiguous"
     assert "b@h, c@h" in both.reason
 
 
@@ -336,14 +336,14 @@ def test_the_status_file_of_a_killed_container_does_not_count(tmp_path: Path) ->
     path_of(tmp_path, "new@h").write_text(_status(node="new@h").to_json())
     found = find_status(tmp_path, "")
     assert isinstance(found, WorkerStatus)
-    assert "new@h" == found.node
+    assert found.node == "new@h"
 
 
 def test_an_unreadable_status_file_is_not_a_missing_one(tmp_path: Path) -> None:
     path_of(tmp_path, "w@h").write_text("of another version")
     found = find_status(tmp_path, "")
     assert isinstance(found, ProbeResult)
-    assert "status_unreadable" == found.state
+    assert found.state == "status_unreadable"
 
 
 def test_a_worker_that_cannot_be_asked_is_judged_by_its_status() -> None:
@@ -351,7 +351,7 @@ def test_a_worker_that_cannot_be_asked_is_judged_by_its_status() -> None:
         found = _status(link=replace(link, last_contact_at=monotonic()))
         answer = readiness_from_status(found, liveness(found, 60))
         assert answer is not None
-        assert (True, "ready") == (answer.ok, answer.state)
+        assert (answer.ok, answer.state) == (True, "ready")
 
 
 def test_a_node_is_named_as_celery_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,14 +380,14 @@ def test_counts_survive_the_process_that_made_them() -> None:
         os.waitpid(child, 0)
     found = counts.totals(2)
     assert {"shop.render", OTHER} == set(found)
-    assert 3000 == found["shop.render"]["succeeded"]
-    assert 3 == found[OTHER]["failed"]
+    assert found["shop.render"]["succeeded"] == 3000
+    assert found[OTHER]["failed"] == 3
 
 
 def test_counted_tasks_keep_their_order_and_what_is_counted_its_number() -> None:
     """So what has series of its own keeps them, and an idle worker need not count again."""
     counts = TaskCounters(["a", "b", "c"])
-    assert 0 == counts.changes(1)
+    assert counts.changes(1) == 0
     for name, order in (("c", ["c"]), ("a", ["c", "a"]), ("b", ["c", "a", "b"])):
         before = counts.changes(1)
         counts.add(name, "received")
@@ -414,12 +414,12 @@ def test_durations_of_all_processes_are_counted_in_buckets() -> None:
     *counted, beyond, sum_s = found[TaskDuration.RUNTIME]["shop.render"]
     bounds = task_outcomes.BUCKETS_S[TaskDuration.RUNTIME]
     assert {bounds[0]: 4, 0.25: 2} == {bound: count for bound, count in zip(bounds, counted, strict=True) if count}
-    assert 2 == beyond
-    assert 2 * 7200.75 == pytest.approx(sum_s)
-    assert [0, 1] == found[TaskDuration.QUEUE_WAIT][OTHER][:2]
+    assert beyond == 2
+    assert pytest.approx(sum_s) == 2 * 7200.75
+    assert found[TaskDuration.QUEUE_WAIT][OTHER][:2] == [0, 1]
     counts.observe("not.registered", TaskDuration.QUEUE_WAIT, 3)
-    assert [0, 2] == counts.histograms(2)[TaskDuration.QUEUE_WAIT][OTHER][:2]
-    assert {"shop.render": 1} == {name: found["succeeded"] for name, found in counts.totals(2).items()}
+    assert counts.histograms(2)[TaskDuration.QUEUE_WAIT][OTHER][:2] == [0, 2]
+    assert {name: found["succeeded"] for name, found in counts.totals(2).items()} == {"shop.render": 1}
 
 
 def test_every_outcome_and_every_event_of_a_guard_is_a_metric() -> None:
@@ -444,10 +444,10 @@ def test_further_tasks_share_their_series(most: int, shown: set[str]) -> None:
         return {one.labels["task"]: one.value for one in samples if one.name == name}
 
     assert shown == set(values("repot_tasks_received_total"))
-    assert 6 == sum(values("repot_tasks_received_total").values())
-    assert 3 == sum(values("repot_tasks_failed_total").values())
-    assert 30 == sum(values("repot_task_queue_wait_seconds_count").values())
-    assert 3 == sum(values("repot_task_queue_wait_seconds_sum").values())
+    assert sum(values("repot_tasks_received_total").values()) == 6
+    assert sum(values("repot_tasks_failed_total").values()) == 3
+    assert sum(values("repot_task_queue_wait_seconds_count").values()) == 30
+    assert sum(values("repot_task_queue_wait_seconds_sum").values()) == 3
     assert {"b" if "b" in shown else OTHER: 5} == values("repot_task_cost_total")
 
 
@@ -481,8 +481,8 @@ def test_histograms_are_those_of_prometheus() -> None:
     families = {one.name: one for one in text_string_to_metric_families(Metrics().render(seen, ()).decode())}
     found = {(one.name, one.labels.get("le")): one.value for one in families["repot_task_runtime_seconds"].samples}
     name = "repot_task_runtime_seconds"
-    assert (0, 3, 3, 4) == tuple(found[f"{name}_bucket", bound] for bound in ("0.1", "0.25", "7200.0", "+Inf"))
-    assert (4, 7201.5) == (found[f"{name}_count", None], found[f"{name}_sum", None])
+    assert tuple(found[f"{name}_bucket", bound] for bound in ("0.1", "0.25", "7200.0", "+Inf")) == (0, 3, 3, 4)
+    assert (found[f"{name}_count", None], found[f"{name}_sum", None]) == (4, 7201.5)
 
 
 def test_errors_of_connections_are_a_metric_before_the_first() -> None:
@@ -498,8 +498,10 @@ def test_errors_of_connections_are_a_metric_before_the_first() -> None:
 
 
 def test_the_probe_reads_its_few_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (None, "", 90) == tuple(
-        getattr(probe_settings(), name) for name in ("status_dir", "node", "status_timeout_s")
+    assert tuple(getattr(probe_settings(), name) for name in ("status_dir", "node", "status_timeout_s")) == (
+        None,
+        "",
+        90,
     )
     monkeypatch.setenv("worker_status_dir", "/p")
     monkeypatch.setenv("HEALTHCHECK_NODE", "w@%h")
@@ -534,4 +536,4 @@ def test_the_default_directory_belongs_to_one_application(monkeypatch: pytest.Mo
     answer = find_status(None, "")
     assert isinstance(answer, ProbeResult)
     assert f"workers with other settings have theirs in {mine}" in answer.reason
-    assert "no_worker" == answer.state
+    assert answer.state == "no_worker"

@@ -41,9 +41,9 @@ def test_the_content_is_replaced_and_nothing_but_it_is_shown(tmp_path: Path) -> 
     for number, pages in enumerate((1, 9, 2, 30, 1)):
         place.write(_content(pages, number))
         assert _content(pages, number) == place.path.read_text().rstrip()
-        assert ["w@h.json"] == [found.name for found in tmp_path.iterdir() if not found.name.startswith(".")]
+        assert [found.name for found in tmp_path.iterdir() if not found.name.startswith(".")] == ["w@h.json"]
     place.leave()
-    assert ["w@h.json"] == [found.name for found in tmp_path.iterdir()]
+    assert [found.name for found in tmp_path.iterdir()] == ["w@h.json"]
 
 
 def test_on_a_full_disk_it_grows_into_its_room_and_keeps_its_last_content(tmp_path: Path) -> None:
@@ -81,14 +81,14 @@ def test_a_place_belongs_to_one_process_until_it_ends(tmp_path: Path) -> None:
         signal.pause()
     child = int(os.read(reader, 16))
     try:
-        assert "w@h+2.json" == StatusPlace.claim(tmp_path, "w@h").path.name
-        assert "other@h.json" == StatusPlace.claim(tmp_path, "other@h").path.name
+        assert StatusPlace.claim(tmp_path, "w@h").path.name == "w@h+2.json"
+        assert StatusPlace.claim(tmp_path, "other@h").path.name == "other@h.json"
         os.kill(owner, signal.SIGKILL)
         os.waitpid(owner, 0)
         third = StatusPlace.claim(tmp_path, "w@h")
-        assert "w@h.json" == third.path.name
+        assert third.path.name == "w@h.json"
         third.leave()
-        assert "w@h.json" == StatusPlace.claim(tmp_path, "w@h").path.name
+        assert StatusPlace.claim(tmp_path, "w@h").path.name == "w@h.json"
     finally:
         os.kill(child, signal.SIGKILL)
         with suppress(ChildProcessError):

@@ -46,10 +46,10 @@ def test_without_a_provider_the_package_is_not_imported(is_absent: bool) -> None
 def test_the_api_alone_does_nothing() -> None:
     assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
     assert telemetry() is None
-    assert {} == current_ids()
+    assert current_ids() == {}
     flush()
     with sending_many("move", Destination("redis", "orders"), [{}]):
-        assert {} == current_ids()
+        assert current_ids() == {}
 
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -73,11 +73,11 @@ def test_a_delivery_is_handled_in_the_context_of_its_sender(
 ) -> None:
     with context_of_sender(headers):
         # nothing without a provider
-        assert {} == current_ids()
+        assert current_ids() == {}
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", TracerProvider())
     with context_of_sender(headers):
         assert trace_id == current_ids().get("trace_id")
-    assert {} == current_ids()
+    assert current_ids() == {}
 
 
 def test_a_propagator_that_raises_stops_no_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_a_propagator_that_raises_stops_no_delivery(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", TracerProvider())
     monkeypatch.setattr(propagate, "extract", extract)
     with context_of_sender({"traceparent": PARENT}):
-        assert {} == current_ids()
+        assert current_ids() == {}
 
 
 def test_a_line_of_celerys_names_the_task_that_it_is_about() -> None:

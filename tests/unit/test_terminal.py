@@ -99,7 +99,7 @@ def test_lines_fit_the_terminal_and_words_are_whole(
     for width, text in shown.items():
         long = [line for line in text.splitlines() if len(line) > width and not is_code(line)]
         # a word, as an address, may be longer than half a line
-        assert [] == [line for line in long if len(max(line.split(), key=len)) < width // 2], width
+        assert [line for line in long if len(max(line.split(), key=len)) < width // 2] == [], width
         assert {*re.split(r"\s+", text)} <= known, width
 
 
@@ -189,7 +189,7 @@ def test_the_table_of_a_run_moves_with_and_without_colours(
     for (case, _), line in zip(STEPS, lines, strict=False):
         assert re.match(rf"   \.\.\.    {case.name} +\w", line), lines
     assert "0 of 2 done" in lines[-1]
-    assert [] == [line for line in lines if len(line) > width]
+    assert [line for line in lines if len(line) > width] == []
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -266,7 +266,7 @@ def test_the_status_of_a_rollout_fits_and_its_queues_are_told_apart(
         echo_line(line)
     text = out.getvalue()
     assert " ".join(printed).split() == text.split()
-    assert [] == [line for line in text.splitlines() if len(line) > width and len(line.split()) > 1]
+    assert [line for line in text.splitlines() if len(line) > width and len(line.split()) > 1] == []
     assert "\x1b" not in text
     assert all(
         any(line.startswith(f"{side}: orders: ") and "; reports: " in line for line in printed)
@@ -287,7 +287,7 @@ def test_a_table_that_is_too_wide_has_a_block_for_each_row(terminal: Callable[[i
     ] == _ESCAPE.sub("", out.getvalue()).splitlines()
     out = terminal(80)
     print_table(rows, heads)
-    assert 3 == len(out.getvalue().splitlines())
+    assert len(out.getvalue().splitlines()) == 3
 
 
 _WORDS = st.lists(st.text("ab-/`", min_size=1, max_size=12), min_size=1, max_size=30)
@@ -307,12 +307,12 @@ def test_lines_are_broken_between_words_alone(words: list[str], width: int, inde
 def test_a_command_stays_whole() -> None:
     shown = fitted("hint: `repot dlq list --broker source` reads them, and more than that", 30)
     assert "`repot dlq list --broker source`" in shown
-    assert 4 == len(shown.splitlines())
+    assert len(shown.splitlines()) == 4
 
 
 def test_repot_alone_says_what_to_do_first() -> None:
     done = CliRunner().invoke(main, [])
-    assert 0 == done.exit_code
+    assert done.exit_code == 0
     commands = re.findall(r"^  repot (\S+)", done.stdout, re.MULTILINE)
     assert 3 <= len(commands) <= 5
     context = click.Context(main)
@@ -323,4 +323,4 @@ def test_repot_alone_says_what_to_do_first() -> None:
 def test_no_printer_has_a_width_of_its_own() -> None:
     package = Path(repot.__file__).parent
     texts = {path: path.read_text() for part in ("cli", "doctor") for path in (package / part).rglob("*.py")}
-    assert [] == [path.name for path, text in texts.items() if re.search(r"\bwidth=\d|wrap_text\([^()]*, \d", text)]
+    assert [path.name for path, text in texts.items() if re.search(r"\bwidth=\d|wrap_text\([^()]*, \d", text)] == []

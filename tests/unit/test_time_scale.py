@@ -77,8 +77,8 @@ def test_times_that_the_broker_has_are_the_applications_own_without_a_scale(prof
 
 
 def test_repots_own_task_has_the_times_of_the_table() -> None:
-    assert SCALED == TimeScale().used
-    assert (1, 1, 60) == (TimeScale().stretch, TimeScale().patience, TimeScale().settled_within_s)
+    assert TimeScale().used == SCALED
+    assert (TimeScale().stretch, TimeScale().patience, TimeScale().settled_within_s) == (1, 1, 60)
 
 
 def test_a_fault_that_comes_when_the_timeout_is_over_has_no_verdict() -> None:
@@ -102,7 +102,7 @@ def test_the_time_at_a_failpoint_is_no_run_time() -> None:
         return JournalEvent(at, kind, "w", 1, "t", details)
 
     events = [event(0, STARTED), event(2, REACHED), event(12, RELEASED), event(15, ENDED, state="SUCCESS")]
-    assert 5 == run_time(task_history("t", events), events, 99)
+    assert run_time(task_history("t", events), events, 99) == 5
     # it still waits
-    assert 2 == run_time(task_history("t", events[:2]), events[:2], 99)
-    assert 0 == run_time(task_history("t", []), [], 99)
+    assert run_time(task_history("t", events[:2]), events[:2], 99) == 2
+    assert run_time(task_history("t", []), [], 99) == 0

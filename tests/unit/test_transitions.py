@@ -36,17 +36,17 @@ def held() -> StoredRecord:
 def test_only_its_owner_renews_a_lease_and_only_while_it_lives() -> None:
     renewed = transitions.renew(held(), OURS, NOW + LEASE_S - 1)
     assert renewed is not None
-    assert NOW + 2 * LEASE_S - 1 == renewed.expires_at
+    assert renewed.expires_at == NOW + 2 * LEASE_S - 1
     assert transitions.renew(held(), THEIRS, NOW + 1) is None
     assert transitions.renew(held(), OURS, NOW + LEASE_S) is None
     assert transitions.renew(None, OURS, NOW) is None
 
 
 def test_a_run_that_ends_after_its_lease_is_told_so() -> None:
-    assert (None, FinishResult.LATE) == transitions.finish(held(), OURS.owner, DONE, FinishMode.IN_LEASE, NOW + LEASE_S)
+    assert transitions.finish(held(), OURS.owner, DONE, FinishMode.IN_LEASE, NOW + LEASE_S) == (None, FinishResult.LATE)
     changed, answer = transitions.finish(held(), OURS.owner, DONE, FinishMode.LATE, NOW + LEASE_S)
-    assert (FinishResult.OK, True) == (answer, changed is not None)
-    assert (None, FinishResult.LOST) == transitions.finish(held(), THEIRS.owner, DONE, FinishMode.LATE, NOW)
+    assert (answer, changed is not None) == (FinishResult.OK, True)
+    assert transitions.finish(held(), THEIRS.owner, DONE, FinishMode.LATE, NOW) == (None, FinishResult.LOST)
 
 
 def test_a_lease_that_has_just_expired_goes_to_the_next_run_with_a_larger_token() -> None:
@@ -55,7 +55,7 @@ def test_a_lease_that_has_just_expired_goes_to_the_next_run_with_a_larger_token(
     assert isinstance(answer, Acquired)
     assert changed is not None
     assert answer.fencing_token > held().fencing_token
-    assert (1, 2) == (changed.unknown_outcomes, answer.runs)
+    assert (changed.unknown_outcomes, answer.runs) == (1, 2)
     # also where the clock went back
     early, answer = transitions.acquire(replace(held(), expires_at=0.0), KEY, THEIRS, NOW - 500)
     assert isinstance(answer, Acquired)
@@ -66,7 +66,7 @@ def test_a_lease_that_has_just_expired_goes_to_the_next_run_with_a_larger_token(
 def test_a_store_in_a_database_renews_its_owner_s_lease_alone(sqlite: FileDatabase) -> None:
     with closing(DatabaseLeaseStore(ExplicitSettings(lease_store=with_tables(sqlite).url))) as store:
         assert isinstance(store.acquire(KEY, OURS), Acquired)
-        assert (False, True) == (store.renew(KEY.key, THEIRS), store.renew(KEY.key, OURS))
+        assert (store.renew(KEY.key, THEIRS), store.renew(KEY.key, OURS)) == (False, True)
 
 
 class Renewals:
@@ -95,10 +95,10 @@ def test_a_lease_is_renewed_from_its_acquisition_to_its_end() -> None:
     assert [lease] == renewals.leases
     assert lease.interval_s * 3 == guard.settings.lease
     guard.finish(lease, guard.done(policy, 1))
-    assert [] == renewals.leases
+    assert renewals.leases == []
     other = guard.acquire(Fingerprint("j" * 64, ""), policy, task="shop.charge", task_id="2")
     assert isinstance(other, Lease)
     guard.give_back(other)
     # in the background: the task never started, and waits for nothing
-    assert ([], 1) == (renewals.leases, len(renewals.later))
+    assert (renewals.leases, len(renewals.later)) == ([], 1)
     assert FinishResult.OK is renewals.later[0]()

@@ -49,25 +49,25 @@ class History:
 
 def test_all_that_a_task_and_its_children_send_belongs_to_it() -> None:
     found = tree_of(ROOT, History().runs(ROOT).sends(ROOT, "a").runs("a").sends("a", "b").sends("a", "c").events)
-    assert ["a", "b", "c"] == [one.task for one in found.children]
+    assert [one.task for one in found.children] == ["a", "b", "c"]
     assert {Sending.ACCEPTED} == {one.sending for one in found.children}
     assert {("q",)} == {one.queues for one in found.children}
 
 
 def test_a_retry_is_no_child() -> None:
-    assert () == tree_of(ROOT, History().runs(ROOT).sends(ROOT, ROOT).runs(ROOT).events).children
+    assert tree_of(ROOT, History().runs(ROOT).sends(ROOT, ROOT).runs(ROOT).events).children == ()
 
 
 def test_celerys_own_tasks_have_no_verdict_and_are_no_strangers() -> None:
     history = History().runs(ROOT).sends(ROOT, "unlock", "celery.chord_unlock").runs("unlock", "celery.chord_unlock")
     found = tree_of(ROOT, history.events)
-    assert () == found.children
-    assert [] == strangers({ROOT}, {ROOT, *found.ids}, history.events)
+    assert found.children == ()
+    assert strangers({ROOT}, {ROOT, *found.ids}, history.events) == []
 
 
 def test_what_has_no_root_here_is_a_stranger() -> None:
     history = History().runs(ROOT).runs("x", root="x").runs("y", root="x")
-    assert ["x", "y"] == strangers({ROOT}, {ROOT}, history.events)
+    assert strangers({ROOT}, {ROOT}, history.events) == ["x", "y"]
 
 
 def test_a_message_that_was_not_accepted_is_unknown() -> None:
@@ -78,8 +78,8 @@ def test_a_message_that_was_not_accepted_is_unknown() -> None:
 def test_what_was_to_follow_and_was_not_sent_is_due() -> None:
     history = History().runs(ROOT, follows=[["a", "shop.a"], ["b", "shop.b"]]).ends(ROOT).sends(ROOT, "a")
     found = tree_of(ROOT, history.events).children
-    assert {"a": Sending.ACCEPTED, "b": Sending.DUE} == {one.task: one.sending for one in found}
-    assert {"a": "shop.a", "b": "shop.b"} == {one.task: one.name for one in found} | {"a": "shop.a"}
+    assert {one.task: one.sending for one in found} == {"a": Sending.ACCEPTED, "b": Sending.DUE}
+    assert {one.task: one.name for one in found} | {"a": "shop.a"} == {"a": "shop.a", "b": "shop.b"}
 
 
 def twice(*, pid: int, arguments: str, effect: bool, second: bool = True) -> History:

@@ -133,15 +133,15 @@ def test_an_address_is_read_as_celery_reads_it(text: str, read: str) -> None:
 
 def test_a_socket_file_is_taken_apart_as_kombu_does() -> None:
     (server,) = endpoints(f"redis+socket://u:{PLANTED}@/run/my%20redis.sock?virtual_host=2")
-    assert ("/run/my redis.sock", "u", PLANTED, "2") == (server.host, server.user, server.password, server.path)
+    assert (server.host, server.user, server.password, server.path) == ("/run/my redis.sock", "u", PLANTED, "2")
     assert server.is_local
     assert PLANTED not in f"{server} {server!r}"
 
 
 def test_a_failover_list_keeps_its_order() -> None:
     url = BrokerUrl.parse("amqp://one:5672//; amqp://two:5672//;")
-    assert ("amqp://one:5672//", "amqp://two:5672//") == url.servers
-    assert "amqp://one:5672//;amqp://two:5672//" == url.reveal()
+    assert url.servers == ("amqp://one:5672//", "amqp://two:5672//")
+    assert url.reveal() == "amqp://one:5672//;amqp://two:5672//"
 
 
 @pytest.mark.parametrize(
@@ -160,18 +160,18 @@ def test_whatever_an_application_configured_is_masked(text: str) -> None:
 
 def test_a_word_alone_before_the_host_is_masked() -> None:
     """`redis://secret@host` gives a user name, but was meant as a password."""
-    assert "redis://**@host/0" == BrokerUrl.parse(f"redis://{PLANTED}@host/0").masked()
+    assert BrokerUrl.parse(f"redis://{PLANTED}@host/0").masked() == "redis://**@host/0"
 
 
 def test_a_secret_option_of_a_result_address_is_masked() -> None:
     shown = ServiceUrl.parse(f"db+postgresql://host/results?sslpassword={PLANTED}&x=1").masked()
-    assert "db+postgresql://host/results?sslpassword=**&x=1" == shown
+    assert shown == "db+postgresql://host/results?sslpassword=**&x=1"
 
 
 def test_a_list_begins_with_the_server_in_use() -> None:
     url = BrokerUrl.parse("amqp://u:p@a//;amqp://u:p@B:5673//")
-    assert (("a", 5672), ("b", 5673)) == url.addresses
-    assert "amqp://u:p@B:5673//;amqp://u:p@a//" == url.beginning_with("b:5673").reveal()
+    assert url.addresses == (("a", 5672), ("b", 5673))
+    assert url.beginning_with("b:5673").reveal() == "amqp://u:p@B:5673//;amqp://u:p@a//"
     assert url.reveal() == url.beginning_with("a:5672").reveal()
     assert url.reveal() == url.beginning_with("elsewhere:1").reveal()
 

@@ -128,7 +128,7 @@ def test_an_effect_of_a_run_without_success_is_no_completion() -> None:
 def test_an_effect_that_a_guard_found_done_is_not_lost() -> None:
     """It was done under another id; a probe that counts nothing decides."""
     history = task_history("t", [delivered(1), *ran(1, 2)[::2], JournalEvent(1, PREVENTED, A, 2, "t")])
-    assert () == history.effects
+    assert history.effects == ()
     assert Verdict.OK is verdict(history)
     assert Verdict.LOST is verdict(history, effects=[EffectCount("", 0)])
 
@@ -161,7 +161,7 @@ def test_a_run_ends_with_its_process() -> None:
     history = task_history("t", [delivered(1), *ran(1, None)])
     assert history.is_open
     assert not KILLED.is_open
-    assert [1.5] == [run.ended for run in KILLED.runs]
+    assert [run.ended for run in KILLED.runs] == [1.5]
 
 
 def test_a_redelivery_without_the_flag_is_recognized() -> None:
@@ -172,14 +172,14 @@ def test_a_redelivery_without_the_flag_is_recognized() -> None:
 
 def test_other_tasks_do_not_count() -> None:
     other = JournalEvent(1, STARTED, A, 2, "other", {})
-    assert () == task_history("t", [other]).runs
+    assert task_history("t", [other]).runs == ()
 
 
 def test_instants_can_be_relative_to_another() -> None:
     history = ONCE.since(1)
-    assert (0, 0, 1, 1) == (
+    assert (
         history.deliveries[0].at,
         history.runs[0].started,
         history.runs[0].ended,
         history.effects[0].at,
-    )
+    ) == (0, 0, 1, 1)

@@ -15,7 +15,7 @@ from repot.waiting import spread, stop_on_signal, uninterrupted, wait_until
 
 def test_it_returns_the_first_true_answer() -> None:
     answers = iter([None, 0, "yes", "later"])
-    assert "yes" == wait_until(lambda: next(answers), within_s=5, what="an answer")
+    assert wait_until(lambda: next(answers), within_s=5, what="an answer") == "yes"
 
 
 def test_it_names_what_did_not_happen() -> None:
@@ -73,7 +73,7 @@ def test_a_signal_waits_for_the_end_of_what_must_not_be_interrupted() -> None:
     try:
         with pytest.raises(SystemExit):
             work()
-        assert ["sent", "stored", "ended"] == done
+        assert done == ["sent", "stored", "ended"]
         assert end is signal.getsignal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -89,4 +89,4 @@ def test_outside_of_the_main_thread_no_signal_waits() -> None:
     thread = Thread(target=work)
     thread.start()
     thread.join()
-    assert ["sent"] == done
+    assert done == ["sent"]

@@ -112,7 +112,7 @@ def test_a_retry_that_fails_at_once_keeps_its_failure(retried: tuple[Any, Any, s
         _run(app, task, task_id)
     finally:
         signals.after_task_publish.disconnect(dispatch_uid=task_id)
-    assert states.FAILURE == app.backend.get_state(task_id)
+    assert app.backend.get_state(task_id) == states.FAILURE
 
 
 @bug("repot/upstream/retry_state.py")
@@ -129,12 +129,12 @@ def test_a_retry_that_succeeds_between_reading_and_writing_keeps_its_success(ret
 
     app.backend._get_task_meta_for = read_and_wait
     _run(app, task, task_id)
-    assert states.SUCCESS == app.backend.get_state(task_id)
+    assert app.backend.get_state(task_id) == states.SUCCESS
 
 
 def test_a_well_formed_body_is_handled() -> None:
     """The reproduction below differs by its body alone."""
-    assert 1 == len(_handled("[[], {}, {}]"))
+    assert len(_handled("[[], {}, {}]")) == 1
 
 
 @bug("repot/worker/message_validation.py", TypeError, ValueError, AttributeError)
@@ -265,7 +265,7 @@ def test_a_result_that_is_read_in_part_is_read_on_after_a_lost_connection() -> N
         os.write(writer, sent[8:])
         callback, arguments = hub.readers[reader]
         callback(*arguments)
-        assert ["a result"] == received
+        assert received == ["a result"]
 
 
 @bug("repot/upstream/native_delays.py", ValueError)
@@ -335,7 +335,7 @@ def test_each_server_of_a_failover_list_is_checked_by_its_own_name(monkeypatch: 
         with suppress(*connection.connection_errors):
             connection.transport.establish_connection()
         connection.maybe_switch_next()
-    assert ["127.0.0.1", "localhost.localdomain"] == checked
+    assert checked == ["127.0.0.1", "localhost.localdomain"]
 
 
 @bug("repot/upstream/raw_methods.py")

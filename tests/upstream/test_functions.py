@@ -106,7 +106,7 @@ def test_the_run_behind_autoretry_is_found(app: Any) -> None:
 
 
 def test_the_last_task_of_a_chain(task: Any) -> None:
-    assert 2 == last_of_chain(task.s() | task.s().set(priority=2)).options["priority"]
+    assert last_of_chain(task.s() | task.s().set(priority=2)).options["priority"] == 2
     assert last_of_chain(task.s()).task == "plain"
 
 
@@ -134,7 +134,7 @@ def test_queues_router_and_sender_are_hooked(app: Any, task: Any) -> None:
     app.noted = []
     use_amqp(app, _Routed)
     task.delay()
-    assert ["plain"] == app.noted
+    assert app.noted == ["plain"]
     assert all(queue.queue_arguments == {"x-adjusted": True} for queue in app.amqp.queues.values())
     assert isinstance(app.amqp.router, HookedRouter)
 
@@ -148,7 +148,7 @@ def test_a_producer_is_chosen(app: Any, task: Any) -> None:
     for _ in range(2):
         choose_producer(app, choose)
     task.delay()
-    assert ["asked"] == chosen
+    assert chosen == ["asked"]
 
 
 @needs("celery", "5.5", "no soft shutdown")
@@ -156,7 +156,7 @@ def test_the_soft_shutdown_is_announced(app: Any) -> None:
     worker, announced = app.WorkController(app=app, pool_cls="solo"), []
     before_soft_shutdown(worker, lambda: announced.append("soft"))
     worker.wait_for_soft_shutdown()
-    assert ["soft"] == announced
+    assert announced == ["soft"]
 
 
 def test_a_skipped_task_is_seen() -> None:
@@ -170,7 +170,7 @@ def test_a_skipped_task_is_seen() -> None:
         logger.handle(record)
     forget()
     logger.handle(records[0])
-    assert ["plain"] == seen
+    assert seen == ["plain"]
 
 
 def test_a_failure_is_told_once(task: Any) -> None:
@@ -180,7 +180,7 @@ def test_a_failure_is_told_once(task: Any) -> None:
     killed = [TimeLimitExceeded(1)] * (2 if has("celery", "5.7") else 1)
     for error in (*killed, ValueError(), *killed):
         receive(sender=task, task_id="1", exception=error)
-    assert ["plain", "plain", "plain"] == failed
+    assert failed == ["plain", "plain", "plain"]
 
 
 def test_each_way_to_drop_a_message_is_noted(app: Any, task: Any, consumer: Any) -> None:
@@ -204,7 +204,7 @@ def test_the_end_of_a_message_is_intercepted_once(app: Any, consumer: Any, *, ac
     message.reject_log_error(None, ())
     assert not message.acknowledged
     end.acknowledge() if acknowledges else end.reject(requeue=True)
-    assert ["end", "end"] == asked
+    assert asked == ["end", "end"]
     assert ("ACK" if acknowledges else "REJECTED") == message._state
 
 
@@ -212,7 +212,7 @@ def test_the_handler_of_messages_is_wrapped(consumer: Any) -> None:
     handled: list[str] = []
     wrap_task_handler(consumer, lambda create: handled.append)  # noqa: ARG005
     consumer.create_task_handler()("a message")
-    assert ["a message"] == handled
+    assert handled == ["a message"]
 
 
 def test_a_lost_connection_and_a_shutdown_are_told_apart(consumer: Any) -> None:
@@ -220,7 +220,7 @@ def test_a_lost_connection_and_a_shutdown_are_told_apart(consumer: Any) -> None:
     on_close(consumer, lambda: told.append("lost"), lambda: told.append("shutdown"))
     consumer.on_close()
     consumer.blueprint.close(consumer)
-    assert ["lost", "shutdown"] == told
+    assert told == ["lost", "shutdown"]
 
 
 def test_the_error_of_a_lost_connection_is_told(consumer: Any) -> None:
@@ -257,23 +257,23 @@ def test_a_stored_success_of_a_lost_process_is_noted(app: Any, task: Any) -> Non
     request, noted = _lost(app, task)
     app.backend.mark_as_done(request.id, 42)
     _failure(request)
-    assert ["success"] == noted
+    assert noted == ["success"]
 
 
 def test_the_retry_of_a_lost_process_is_noted(app: Any, task: Any) -> None:
     task.retry_on_worker_lost = True
     request, noted = _lost(app, task)
     _failure(request)
-    assert ["lost"] == noted
-    assert "RETRY" == app.backend.get_state(request.id)
+    assert noted == ["lost"]
+    assert app.backend.get_state(request.id) == "RETRY"
 
 
 def test_a_request_says_how_often_it_was_retried_and_can_fail(app: Any, task: Any) -> None:
     request, _ = _lost(app, task)
-    assert 0 == request.retries
+    assert request.retries == 0
     assert not request.is_withdrawn
     request.fail(ValueError("refused"))
-    assert "FAILURE" == app.backend.get_state(request.id)
+    assert app.backend.get_state(request.id) == "FAILURE"
 
 
 def test_the_state_of_a_worker(app: Any, task: Any) -> None:
@@ -285,12 +285,12 @@ def test_the_state_of_a_worker(app: Any, task: Any) -> None:
         assert worker_state.is_waiting(request.id)
         assert waiting in worker_state.reserved_requests()
         assert [waiting] == [one for one in worker_state.unacknowledged_requests() if one.id == request.id]
-        assert 7 == worker_state.time_limit_of(waiting, worker)
+        assert worker_state.time_limit_of(waiting, worker) == 7
     finally:
         worker_state._state.task_ready(waiting)
     assert not worker_state.is_waiting(request.id)
-    assert "" == worker_state.pool_kind(worker)
-    assert 0 == worker_state.pool_size(worker)
+    assert worker_state.pool_kind(worker) == ""
+    assert worker_state.pool_size(worker) == 0
 
 
 def test_a_run_and_a_stored_success_are_wrapped(app: Any, task: Any) -> None:
@@ -300,7 +300,7 @@ def test_a_run_and_a_stored_success_are_wrapped(app: Any, task: Any) -> None:
     for _ in range(2):
         before_success_stored(app.backend, lambda task_id, request: noted.append(task_id))  # noqa: ARG005
     app.backend.mark_as_done("1", 42, SimpleNamespace(chord=None, ignore_result=False))
-    assert ["plain", "1"] == noted
+    assert noted == ["plain", "1"]
 
 
 def test_all_messages_of_a_channel_are_given_back_at_once() -> None:
@@ -312,17 +312,17 @@ def test_all_messages_of_a_channel_are_given_back_at_once() -> None:
 def test_events_are_sent_without_confirms(app: Any, consumer: Any) -> None:
     app.conf.broker_transport_options = {"confirm_publish": True}
     app.conf.broker_connection_retry_on_startup = True
-    assert {"confirm_publish": True} == consumer.connection_for_write().transport_options
+    assert consumer.connection_for_write().transport_options == {"confirm_publish": True}
     send_events_unconfirmed(consumer)
-    assert {"confirm_publish": False} == consumer.connection_for_write().transport_options
+    assert consumer.connection_for_write().transport_options == {"confirm_publish": False}
 
 
 def test_replies_are_sent_without_confirms(app: Any) -> None:
     connection = Connection("memory://", transport_options={"confirm_publish": True})
     send_replies_unconfirmed(SimpleNamespace(connection=connection, app=app))
     replies = app.control.mailbox.producer_pool.connections.connection
-    assert {"confirm_publish": False} == replies.transport_options
-    assert 0 == replies.heartbeat
+    assert replies.transport_options == {"confirm_publish": False}
+    assert replies.heartbeat == 0
 
 
 def test_a_revoked_task_is_known_to_celery() -> None:
@@ -346,12 +346,12 @@ def test_every_way_of_sending_calls_the_hook(app: Any, task: Any) -> None:
     app.signature(task.name).delay()
     app.Beat(app=app).Service(app).get_scheduler(lazy=True).send_task(task.name, task_id="three")
     assert [task.name] * 5 == [name for name, _, _ in seen]
-    assert ["one", "two", "three"] == [options["task_id"] for _, _, options in seen if options.get("task_id")]
-    assert 7 == seen[2][2]["countdown"]
+    assert [options["task_id"] for _, _, options in seen if options.get("task_id")] == ["one", "two", "three"]
+    assert seen[2][2]["countdown"] == 7
     stop_sending_by(app)
     assert "send_task" not in vars(app)
     task.delay()
-    assert 5 == len(seen)
+    assert len(seen) == 5
 
 
 def test_the_hook_calls_what_another_library_has_put_there(app: Any, task: Any) -> None:
@@ -381,9 +381,9 @@ def test_the_root_of_the_task_that_runs(app: Any) -> None:
 
     _task_stack.push(looking)
     try:
-        assert "one" == look()
+        assert look() == "one"
         looking.push_request(id="one", root_id="root", called_directly=False)
-        assert "root" == look()
+        assert look() == "root"
     finally:
         _task_stack.pop()
         looking.pop_request()
@@ -396,7 +396,7 @@ def test_the_options_of_a_task_s_class_count_below_those_of_the_call(app: Any) -
     # before 5.7 a task that is sent by its name has no options of its class
     of_the_class = {"compression": "gzip"} if has("celery", "5.7") else {}
     assert {"serializer": "json", "queue": "q", **of_the_class} == found
-    assert {"queue": "q"} == options_with_those_of_the_task(app, "of another program", {"queue": "q"})
+    assert options_with_those_of_the_task(app, "of another program", {"queue": "q"}) == {"queue": "q"}
 
 
 def _unused() -> None:
@@ -415,14 +415,14 @@ def test_a_sibling_shares_tasks_and_results_and_has_a_configuration_of_its_own(a
     assert found.tasks is app.tasks
     assert (app, app.backend) == (task.app, found.backend)
     assert found.AsyncResult is app.AsyncResult
-    assert ("memory://", "memory://other") == (app.conf.broker_url, found.conf.broker_url)
-    assert "celery" == app.conf.task_default_queue
+    assert (app.conf.broker_url, found.conf.broker_url) == ("memory://", "memory://other")
+    assert app.conf.task_default_queue == "celery"
     assert found.conf.task_routes is app.conf.task_routes
     assert not {id(queue) for queue in app.conf.task_queues} & {id(queue) for queue in found.conf.task_queues}
     assert pool is found.pool is not app.pool
     assert found.producer_pool.connections is pool
     assert found.amqp is not app.amqp
-    assert ("other", "") == (found.connection_for_write().hostname, app.connection_for_write().hostname or "")
+    assert (found.connection_for_write().hostname, app.connection_for_write().hostname or "") == ("other", "")
 
 
 def test_a_function_is_wrapped_once_whoever_else_wraps_it() -> None:
@@ -445,4 +445,4 @@ def test_a_function_is_wrapped_once_whoever_else_wraps_it() -> None:
     for _ in range(2):
         instrument()
         wrap_once(Library, "answer", lambda own: lambda: own() + 10)
-    assert 11 == Library.answer()
+    assert Library.answer() == 11

@@ -64,7 +64,7 @@ def test_a_child_gets_a_connection_although_all_are_in_use() -> None:
     pool: Any = Connection("memory://").Pool(1)
     with pool.acquire() as used:
         with pool._resource.mutex:
-            assert 0 == in_a_child(lambda: pool.acquire(block=True))
+            assert in_a_child(lambda: pool.acquire(block=True)) == 0
         with pytest.raises(pool.LimitExceeded):
             pool.acquire()
     with pool.acquire() as again:
@@ -84,7 +84,7 @@ def test_a_child_sends_an_event_while_a_thread_of_its_parent_sends_one(app: Any)
     thread = Thread(target=send)
     thread.start()
     sending.wait()
-    assert 0 == in_a_child(lambda: app.send_task("a"))
+    assert in_a_child(lambda: app.send_task("a")) == 0
     ended.set()
     thread.join()
     app.send_task("a")
@@ -98,7 +98,7 @@ def test_a_child_has_its_own_address_for_replies_and_its_own_result_backend(app:
         assert found[1] is not app.backend
         assert app.backend is app.backend
 
-    assert 0 == in_a_child(child)
+    assert in_a_child(child) == 0
     assert found == (app.thread_oid, app.backend)
     assert found[1] is app.backend
 
@@ -129,8 +129,8 @@ def test_a_child_leaves_the_socket_of_its_parent_alone(end: str) -> None:
 
     transport = connection.transport
     assert connection.connected
-    assert 0 == in_a_child(child)
+    assert in_a_child(child) == 0
     transport.sock.send(b"as before")
-    assert b"as before" == transport.other.recv(100)
+    assert transport.other.recv(100) == b"as before"
     connection.collect()
-    assert b"" == transport.other.recv(100)
+    assert transport.other.recv(100) == b""

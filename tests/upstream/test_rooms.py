@@ -81,7 +81,7 @@ def test_no_private_part_is_imported_subclassed_or_read_by_name() -> None:
         tree = ast.parse(path.read_text())
         offences += [(path.relative_to(REPOT).as_posix(), one) for one in _offences(tree)]
         own_bases |= {f"super().{name}" for name in _own_methods(tree)}
-    assert [] == [(path, one) for path, one in offences if one not in own_bases]
+    assert [(path, one) for path, one in offences if one not in own_bases] == []
 
 
 def _own_methods(tree: ast.AST) -> set[str]:
@@ -98,7 +98,7 @@ def test_no_private_attribute_of_another_object_is_used() -> None:
         (Path(one["filename"]).relative_to(ROOT).as_posix(), one["message"].split("`")[1])
         for one in json.loads(done.stdout)
     }
-    assert ALLOWED_ACCESS == {(path, name) for path, name in found if not path.startswith("repot/upstream/")}
+    assert {(path, name) for path, name in found if not path.startswith("repot/upstream/")} == ALLOWED_ACCESS
     assert any(path.startswith("repot/upstream/") for path, _ in found)
 
 

@@ -67,7 +67,7 @@ def test_a_document_says_all_that_is_read_in_the_source(
     monkeypatch.setattr(collector, "read", lambda *given, **more: json.loads(json.dumps(read(*given, **more))))
     there = project(SOURCE)
     assert here == there
-    assert {"shop.bill": 7200.0} == {task.name: task.countdown_s for task in there.tasks}
+    assert {task.name: task.countdown_s for task in there.tasks} == {"shop.bill": 7200.0}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_no_line_names_a_setting_that_the_release_lacks_without_saying_so(conf: 
     lines = [line for one in report.findings for line in one.fix.splitlines()]
     lacking = [name for name, since in SINCE.items() if _release(since) > _release(celery)]
     named = [line for line in lines for name in lacking if name in line]
-    assert [] == [line for line in named if "Celery" not in line and "celery>=" not in line]
+    assert [line for line in named if "Celery" not in line and "celery>=" not in line] == []
 
 
 @NEWEST
@@ -199,9 +199,9 @@ def test_a_rule_is_applied_to_the_releases_that_it_is_about(
 
 def test_an_option_that_its_kombu_does_not_read_has_no_effect() -> None:
     conf = stock(broker_transport_options={"visibility_timeout": 7200, "unacked_restore_interval": 1})
-    assert 10 == old(conf).option("unacked_restore_interval")
-    assert ["Redis does not read 'unacked_restore_interval'"] == [
-        one.finding.message.partition(";")[0] for one in judge(old(conf), "RPT504").findings
+    assert old(conf).option("unacked_restore_interval") == 10
+    assert [one.finding.message.partition(";")[0] for one in judge(old(conf), "RPT504").findings] == [
+        "Redis does not read 'unacked_restore_interval'"
     ]
 
 
@@ -212,12 +212,12 @@ def test_a_transport_that_cannot_be_loaded_is_unknown() -> None:
     )
     (one,) = judge(broken, "RPT504").not_judged
     assert "cannot load its transport 'redis'" in one.reason
-    assert 7200 == broken.option("visibility_timeout")
+    assert broken.option("visibility_timeout") == 7200
 
 
 def test_a_host_name_that_its_kombu_does_not_fill_in_is_not_verified() -> None:
     conf = rabbitmq(broker_use_ssl={"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": "/ca.crt", "server_hostname": None})
-    assert () == judge(old(conf, "5.2.7"), "RPT404").findings
+    assert judge(old(conf, "5.2.7"), "RPT404").findings == ()
     (one,) = judge(old(conf, "4.4.7"), "RPT404").findings
     assert "kombu 4.6.11 does not fill in" in one.finding.message
 

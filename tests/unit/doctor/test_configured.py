@@ -35,18 +35,18 @@ def configured(*, task: dict[str, Any] | None = None, **given: Any) -> Any:
 @pytest.mark.parametrize("given", [REDIS, RABBITMQ], ids=["redis", "rabbitmq"])
 def test_nothing_is_found_in_what_repot_configures_on_any_release(given: dict[str, Any]) -> None:
     report = judge(configured(**given))
-    assert [] == [(one.rule, one.finding.message) for one in report.findings]
+    assert [(one.rule, one.finding.message) for one in report.findings] == []
 
 
 @pytest.mark.parametrize("given", [REDIS, RABBITMQ], ids=["redis", "rabbitmq"])
 def test_what_repot_s_own_class_states_is_an_option_on_any_release(given: dict[str, Any]) -> None:
     found = configured(task={"base": IdempotentTask, "idempotency": Policy(key=TASK_ID)}, **given)
-    assert () == judge(found, "RPT509").findings
+    assert judge(found, "RPT509").findings == ()
 
 
 @pytest.mark.parametrize("given", [REDIS, RABBITMQ], ids=["redis", "rabbitmq"])
 def test_a_failure_whose_result_is_ignored_leaves_a_dead_letter(given: dict[str, Any]) -> None:
-    assert () == judge(configured(task={"ignore_result": True}, **given), "RPT202").findings
+    assert judge(configured(task={"ignore_result": True}, **given), "RPT202").findings == ()
     (found,) = judge(configured(task={"ignore_result": True}, dead_letter_failures=False, **given), "RPT202").findings
     assert "its failure is not stored" in found.finding.message
 
@@ -71,5 +71,5 @@ def test_what_tasks_take_by_configuration_is_judged_again(tmp_path: Path, monkey
     found = collect_facts(request, config)
     again = configured_by_repot(request, config, found, None)
     assert again is not None
-    assert {"taking_shop.bill": False, "taking_shop.own": False} == {one.name: one.acks_late for one in found.tasks}
-    assert {"taking_shop.bill": True, "taking_shop.own": False} == {one.name: one.acks_late for one in again.tasks}
+    assert {one.name: one.acks_late for one in found.tasks} == {"taking_shop.bill": False, "taking_shop.own": False}
+    assert {one.name: one.acks_late for one in again.tasks} == {"taking_shop.bill": True, "taking_shop.own": False}

@@ -28,7 +28,7 @@ def test_a_worker_with_its_options(tmp_path: Path, file: str, text: str) -> None
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(text)
     found = read_deployment(tmp_path, ())
-    assert [True] == [worker.options.get("beat") for worker in found.workers]
+    assert [worker.options.get("beat") for worker in found.workers] == [True]
 
 
 @pytest.mark.parametrize(

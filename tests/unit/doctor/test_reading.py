@@ -113,7 +113,7 @@ SITE = """{
 
 def test_names_of_the_site_are_its_own(read: Callable[..., Facts]) -> None:
     """A site's whole configuration, or the helpers of a module, come along with Celery's."""
-    assert {} == read(f"app.conf.update({SITE})").unread.unknown
+    assert read(f"app.conf.update({SITE})").unread.unknown == {}
 
 
 @pytest.mark.parametrize(
@@ -137,16 +137,16 @@ def test_names_that_are_meant_for_celery_are_not(read: Callable[..., Facts], wri
 def test_celery_s_own_translation_of_an_argument_is_no_old_name(read: Callable[..., Facts]) -> None:
     """Beside old names Celery stores `Celery(broker=...)` as BROKER_URL."""
     found = read("app.conf.update({'CELERY_RESULT_BACKEND': 'redis://localhost:6379/1'})")
-    assert {"CELERY_RESULT_BACKEND": "result_backend"} == found.unread.old
+    assert found.unread.old == {"CELERY_RESULT_BACKEND": "result_backend"}
     written = read("app.conf.update({'CELERY_ACKS_LATE': True, 'BROKER_URL': 'redis://localhost:6379/1'})")
     assert {"CELERY_ACKS_LATE", "BROKER_URL"} == written.unread.old.keys()
 
 
 def test_an_unread_name_with_the_effective_value_is_accepted(read: Callable[..., Facts]) -> None:
     """A site keeps CELERY_BROKER_URL in its configuration and hands it to the constructor itself."""
-    assert {} == read("app.conf.update({'CELERY_BROKER_URL': 'redis://localhost:6379/0'})").unread.unknown
+    assert read("app.conf.update({'CELERY_BROKER_URL': 'redis://localhost:6379/0'})").unread.unknown == {}
     found = read("app.conf.update({'CELERY_BROKER_URL': 'redis://elsewhere:6379/0'})")
-    assert {"CELERY_BROKER_URL": "broker_url"} == found.unread.unknown
+    assert found.unread.unknown == {"CELERY_BROKER_URL": "broker_url"}
 
 
 @pytest.mark.parametrize(
@@ -240,16 +240,16 @@ def test_an_old_name_in_a_namespace_is_said_to_be_read_where_it_is(read: Callabl
 
 def test_a_task_of_another_application_is_sent_with_a_delay(read: Callable[..., Facts]) -> None:
     found = read("def later():\n    app.send_task('billing.remind', countdown=7200)")
-    assert 7200 == found.longest_countdown_s()
-    assert ["a task is sent with a delay of 7200 s; the visibility timeout is 3600 s"] == [
-        one.finding.message for one in judge(found, "RPT102").findings
+    assert found.longest_countdown_s() == 7200
+    assert [one.finding.message for one in judge(found, "RPT102").findings] == [
+        "a task is sent with a delay of 7200 s; the visibility timeout is 3600 s"
     ]
 
 
 def test_tasks_have_an_order(read: Callable[..., Facts]) -> None:
     """The same in each run, so that two reports can be compared."""
     found = read("".join(f"@app.task(name={name!r}, shared=False)\ndef {name}(): ...\n" for name in "dbeca"))
-    assert ["a", "b", "c", "d", "e"] == [task.name for task in found.tasks]
+    assert [task.name for task in found.tasks] == ["a", "b", "c", "d", "e"]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def report() -> Report:
 
 
 def test_the_schema_is_the_published_one() -> None:
-    assert "c3b4bb2d6093897483348925aaa73af03b3e3f4bd4ca38cef26dcb4212a2682e" == sha256(SCHEMA.read_bytes()).hexdigest()
+    assert sha256(SCHEMA.read_bytes()).hexdigest() == "c3b4bb2d6093897483348925aaa73af03b3e3f4bd4ca38cef26dcb4212a2682e"
 
 
 def test_sarif_is_valid(report: Report) -> None:
@@ -50,7 +50,7 @@ def test_sarif_is_valid(report: Report) -> None:
 def test_sarif_without_findings_is_valid() -> None:
     log = json.loads(FORMATS["sarif"]([judge(facts(rabbitmq()))]))
     Draft4Validator(json.loads(SCHEMA.read_text())).validate(log)
-    assert [] == log["runs"][0]["results"]
+    assert log["runs"][0]["results"] == []
 
 
 def test_what_code_scanning_asks_for(report: Report) -> None:
@@ -61,10 +61,10 @@ def test_what_code_scanning_asks_for(report: Report) -> None:
         assert result["ruleId"] == rules[result["ruleIndex"]]["id"]
         location = result["locations"][0]["physicalLocation"]
         assert not location["artifactLocation"]["uri"].startswith("/")
-        assert 1 <= location["region"]["startLine"]
+        assert location["region"]["startLine"] >= 1
     waived = [result for result in run["results"] if result["suppressions"]]
-    assert ["RPT203"] == [result["ruleId"] for result in waived]
-    assert "counters: 100 %, no less" == waived[0]["suppressions"][0]["justification"]
+    assert [result["ruleId"] for result in waived] == ["RPT203"]
+    assert waived[0]["suppressions"][0]["justification"] == "counters: 100 %, no less"
     for one in rules:
         assert len(one["fullDescription"]["text"]) <= 1024
         assert one["help"]["text"]
@@ -73,11 +73,11 @@ def test_what_code_scanning_asks_for(report: Report) -> None:
 def test_json_holds_everything(report: Report) -> None:
     (found,) = json.loads(FORMATS["json"]([report]))["applications"]
     assert len(report.findings) == len(found["findings"])
-    assert "counters: 100 %, no less" == found["waived"][0]["waiver"]["reason"]
+    assert found["waived"][0]["waiver"]["reason"] == "counters: 100 %, no less"
     assert {"Add --live."} == {one["remedy"] for one in found["not_judged"]}
     assert sum(found["summary"].values()) == len(found["findings"])
     unknown = next(one for one in found["findings"] if one["rule"] == "RPT502")
-    assert "task_max_retries" == unknown["setting"]
+    assert unknown["setting"] == "task_max_retries"
 
 
 def test_annotations_escape_what_github_would_read(report: Report) -> None:
@@ -111,7 +111,7 @@ def test_many_tasks_are_one_block() -> None:
     many = tuple(replace(found.tasks[0], name=f"shop.task{number}") for number in range(200))
     shown = text.render([judge(replace(found, tasks=many), "RPT203")])
     assert "200 tasks (shop.task0, shop.task1, shop.task2, shop.task3, shop.task4, ...): is acknow" in shown
-    assert 1 == shown.count("why:")
+    assert shown.count("why:") == 1
 
 
 def test_a_task_with_several_findings_is_one_task() -> None:
@@ -121,7 +121,7 @@ def test_a_task_with_several_findings_is_one_task() -> None:
     names = [f"shop.task{number}" for number in range(3)]
     same = [replace(one, finding=replace(one.finding, task=name)) for name in names]
     shown = text.render([replace(report, findings=(one,) * 4)])
-    assert 4 == shown.count("shop.bill: is acknowledged")
+    assert shown.count("shop.bill: is acknowledged") == 4
     shown = text.render([replace(report, findings=(*same, *same))])
     assert "3 tasks (shop.task0, shop.task1, shop.task2): is acknowledged" in shown
 
@@ -155,7 +155,7 @@ def test_a_rule_that_breaks_silences_no_other() -> None:
     report = run_rules(facts(GOOD_REDIS), {"SHOP1": broken, **RULES}, DoctorConfig(ROOT), RULES)
     failed = [one for one in report.not_judged if one.rule.id == "SHOP1"]
     assert [NotJudged(broken, "the rule fails: KeyError('shop')", "Report it to the author of the rule.")] == failed
-    assert () == report.findings
+    assert report.findings == ()
 
 
 def test_every_rule_has_title_reason_fix_and_evidence() -> None:

@@ -1934,8 +1934,8 @@ def test_a_rule_finds_its_mistake(case: Case) -> None:
 @pytest.mark.parametrize("case", JUDGED, ids=str)
 def test_a_rule_is_silent_about_what_is_right(case: Case) -> None:
     found = judge(case.good(), case.rule)
-    assert () == tuple(one.finding.message for one in found.findings)
-    assert () == found.not_judged
+    assert tuple(one.finding.message for one in found.findings) == ()
+    assert found.not_judged == ()
 
 
 #: A server that lets us in and says nothing more: no management API, or a user that may ask nothing.
@@ -1954,7 +1954,7 @@ def test_a_silent_broker_changes_no_verdict(case: Case) -> None:
     silent = judge(replace(bad, live=SILENT[bad.kind]), case.rule)
     open_to_all = judge(replace(bad, live=REDIS_SAYS if bad.kind is BrokerKind.REDIS else RABBITMQ_SAYS), case.rule)
     assert [one.finding.message for one in open_to_all.findings] == [one.finding.message for one in silent.findings]
-    assert () == silent.not_judged
+    assert silent.not_judged == ()
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -1991,7 +1991,7 @@ def test_a_fix_silences_its_rule(case: Case) -> None:
         after = judge(case.bad(), case.rule)
     finally:
         PASTED.reset(pasted)
-    assert [] == [one.finding.message for one in after.findings]
+    assert [one.finding.message for one in after.findings] == []
 
 
 def test_every_rule_has_a_case() -> None:
@@ -2019,8 +2019,8 @@ def test_every_rule_has_a_case() -> None:
 )
 def test_every_rule_is_silent_about_a_good_configuration(good: object) -> None:
     report = judge(good())  # type: ignore[operator]
-    assert [] == [(one.rule.id, one.finding.message) for one in report.findings]
-    assert () == report.not_judged
+    assert [(one.rule.id, one.finding.message) for one in report.findings] == []
+    assert report.not_judged == ()
 
 
 @pytest.mark.parametrize("rule", ["RPT205", "RPT604"])
@@ -2058,19 +2058,19 @@ def test_a_waiver_needs_a_reason() -> None:
     without = DoctorConfig(ROOT, waivers=(Waiver("RPT203", "", "", location),))
     found = judge(bad, "", without)
     assert {"RPT001", "RPT203"} <= {one.rule.id for one in found.findings}
-    assert () == found.waived
+    assert found.waived == ()
     given = DoctorConfig(ROOT, waivers=(Waiver("RPT203", "shop.*", "counters", location),))
     found = judge(bad, "", given)
     assert {"RPT001", "RPT203"}.isdisjoint({one.rule.id for one in found.findings})
-    assert ["RPT203"] == [one.rule.id for one in found.waived]
+    assert [one.rule.id for one in found.waived] == ["RPT203"]
 
 
 def test_a_waiver_of_nothing_is_found() -> None:
     waiver = Waiver("RPT999", "", "because", Location("pyproject.toml", 3))
     found = judge(on_redis(), "RPT002", DoctorConfig(ROOT, waivers=(waiver,)))
-    assert ["there is no rule 'RPT999'"] == [one.finding.message for one in found.findings]
+    assert [one.finding.message for one in found.findings] == ["there is no rule 'RPT999'"]
     right = DoctorConfig(ROOT, waivers=(replace(waiver, rule="RPT203"),))
-    assert () == judge(on_redis(), "RPT002", right).findings
+    assert judge(on_redis(), "RPT002", right).findings == ()
 
 
 @pytest.mark.parametrize(
@@ -2090,7 +2090,7 @@ def test_no_value_breaks_a_rule(key: str, value: object) -> None:
     """A value that is not a number is unknown to the rules that calculate with it, and RPT512 names it."""
     for conf in (redis(**{key: value}), rabbitmq(**{key: value})):
         report = judge(facts(conf))
-        assert [] == [one for one in report.not_judged if one.reason.startswith("the rule fails")]
+        assert [one for one in report.not_judged if one.reason.startswith("the rule fails")] == []
         if isinstance(value, str):
             assert "RPT512" in {one.rule.id for one in report.findings}
 
@@ -2103,7 +2103,7 @@ def test_no_option_breaks_a_rule(option: str, value: object) -> None:
     for conf in (GOOD_REDIS, GOOD_RABBITMQ):
         changed = {**conf, "broker_transport_options": {**conf["broker_transport_options"], option: value}}
         report = judge(facts(changed))
-        assert [] == [one for one in report.not_judged if one.reason.startswith("the rule fails")]
+        assert [one for one in report.not_judged if one.reason.startswith("the rule fails")] == []
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,8 @@ def test_a_delay_that_cannot_be_followed_is_not_guessed(project: Callable[[str],
     facts = project(
         f"@app.task(name='shop.bill', shared=False)\ndef bill(): ...\n\ndef view(delay, when):\n    {call}\n"
     )
-    assert (None,) == tuple(found.countdown_s for found in facts.tasks[0].calls)
-    assert 0 == facts.tasks[0].countdown_s
+    assert tuple(found.countdown_s for found in facts.tasks[0].calls) == (None,)
+    assert facts.tasks[0].countdown_s == 0
 
 
 def test_a_module_that_is_not_loaded_is_read_for_what_it_sends(project: Callable[[str], Facts], tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_module_that_is_not_loaded_is_read_for_what_it_sends(project: Callable
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "x.py").write_text("def view(task):\n    task.apply_async(countdown=99999)\n")
     facts = project("@app.task(shared=False)\ndef bill(): ...\n")
-    assert [("web/views.py", 9000)] == [(call.location.file, call.countdown_s) for call in facts.source.calls]
+    assert [(call.location.file, call.countdown_s) for call in facts.source.calls] == [("web/views.py", 9000)]
     assert facts.source.complete
 
 
@@ -110,8 +110,8 @@ def test_a_delay_of_an_unknown_task(project: Callable[[str], Facts]) -> None:
     facts = project(
         "@app.task(shared=False)\ndef bill(): ...\n\ndef view(task):\n    task.apply_async(countdown=DAY)\n"
     )
-    assert 0 == facts.tasks[0].countdown_s
-    assert 86400 == facts.longest_countdown_s()
+    assert facts.tasks[0].countdown_s == 0
+    assert facts.longest_countdown_s() == 86400
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_delay_of_automatic_retries(project: Callable[[str], Facts], options
 def test_a_retry_belongs_to_its_task(project: Callable[[str], Facts]) -> None:
     text = "@app.task(bind=True, shared=False)\ndef bill(self):\n    raise self.retry(countdown=3 * 60 * 60)\n"
     facts = project(text)
-    assert 10800 == facts.tasks[0].countdown_s
+    assert facts.tasks[0].countdown_s == 10800
     assert facts.tasks[0].retries_itself
     assert Location(facts.tasks[0].location.file, 8) == facts.tasks[0].location if facts.tasks[0].location else False
 
@@ -149,7 +149,7 @@ def test_a_plain_retry_waits_the_tasks_own_delay(project: Callable[[str], Facts]
         "@app.task(bind=True, shared=False, default_retry_delay=7200)\n"
         "def bill(self):\n    raise self.retry(exc=OSError())\n"
     )
-    assert 7200 == project(text).tasks[0].countdown_s
+    assert project(text).tasks[0].countdown_s == 7200
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_waiver_beside_a_task(project: Callable[[str], Facts], tmp_path: Path,
     report = judged(project(text), tmp_path)
     assert "RPT203" not in {one.rule.id for one in report.findings}
     waived = [one for one in report.waived if one.rule.id == "RPT203"]
-    assert ["counters"] == [one.waiver.reason for one in waived if one.waiver]
+    assert [one.waiver.reason for one in waived if one.waiver] == ["counters"]
 
 
 def test_a_delay_that_is_too_long_names_the_call_beside_the_task(project: Callable[[str], Facts]) -> None:
@@ -291,7 +291,7 @@ def test_a_waiver_beside_a_call(project: Callable[[str], Facts], tmp_path: Path)
     text = "def view(task):\n    task.apply_async(countdown=DAY)  # repot: ignore[RPT102] swept by beat\n"
     report = judged(project(text), tmp_path)
     assert "RPT102" not in {one.rule.id for one in report.findings}
-    assert ["RPT102"] == [one.rule.id for one in report.waived]
+    assert [one.rule.id for one in report.waived] == ["RPT102"]
 
 
 def test_a_waiver_beside_nothing_is_judged_like_any_other(project: Callable[[str], Facts], tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_what_else_the_start_files_say(tmp_path: Path) -> None:
         Procfile="beat: celery -A worker beat\nx: celery-exporter --broker-url x\n# celery -A shop worker\n",
         compose_yaml='x:\n  healthcheck:\n    test: ["CMD-SHELL", "celery -A shop inspect -t 5 ping -d c@$$H"]\n',
     )
-    assert () == found.workers
+    assert found.workers == ()
     assert (Location("Procfile", 1),) == found.beats
     assert (Location("Procfile", 2),) == found.event_readers
     assert (Location("compose.yaml", 3),) == found.ping_probes
@@ -392,14 +392,14 @@ def test_a_container_of_kubernetes(tmp_path: Path) -> None:
         "    livenessProbe:\n      exec:\n        command: [sh, -c, celery -A shop inspect ping]\n"
     )
     found = read_deployment(tmp_path, ())
-    assert [{"pool": "solo"}] == [worker.options for worker in found.workers]
+    assert [worker.options for worker in found.workers] == [{"pool": "solo"}]
     assert (Location("k8s/worker.yaml", 8),) == found.ping_probes
 
 
 def test_what_is_stated_replaces_what_is_found(tmp_path: Path) -> None:
     (tmp_path / "Procfile").write_text("worker: celery -A shop worker -P solo\n")
     (worker,) = read_deployment(tmp_path, ["celery -A shop worker -P threads"]).workers
-    assert {"pool": "threads"} == worker.options
+    assert worker.options == {"pool": "threads"}
 
 
 def test_the_section_of_pyproject(tmp_path: Path) -> None:
@@ -411,12 +411,12 @@ def test_the_section_of_pyproject(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     config = read_config(tmp_path / "deep")
     assert tmp_path == config.root
-    assert (("RPT1",), "warning", 1800, ("shop.*",)) == (
+    assert (
         config.select,
         config.fail_on,
         config.bounds.longest_run_s,
         config.bounds.may_be_lost,
-    )
+    ) == (("RPT1",), "warning", 1800, ("shop.*",))
     own, some = config.waivers
     assert Location("pyproject.toml", 8) == own.location
     assert own.covers("RPT403", Finding("x", task="any.task"))

@@ -258,7 +258,7 @@ def view(body: str) -> str:
 
 def found(facts: Facts, path: Path, rule: str = "RPT220") -> list[str]:
     report = judge(facts, rule)
-    assert () == report.not_judged
+    assert report.not_judged == ()
     lines = {file: (path / file).read_text().splitlines() for file in {str(p.name) for p in path.glob("*.py")}}
     return [lines[one.finding.location.file][one.finding.location.line - 1].strip() for one in report.findings]  # type: ignore[union-attr]
 
@@ -277,7 +277,7 @@ def test_a_task_that_is_sent_before_the_commit(
 
 @pytest.mark.parametrize("name", IN_TIME)
 def test_a_task_that_is_not(project: Callable[[str], Facts], tmp_path: Path, name: str) -> None:
-    assert [] == found(project(IMPORTS + view(IN_TIME[name])), tmp_path)
+    assert found(project(IMPORTS + view(IN_TIME[name])), tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_a_view_that_no_worker_imports(project: Callable[[str], Facts], tmp_path
     facts = project("@app.task(shared=False)\ndef charge(*numbers): ...\n")
     assert ["charge.delay(1)", f"{name}.charge.delay(3)"] == found(facts, tmp_path)
     said = [one.finding.message for one in judge(facts, "RPT220").findings]
-    assert "charge.delay() is sent inside transaction.atomic()" == said[0]
+    assert said[0] == "charge.delay() is sent inside transaction.atomic()"
     assert said[1].endswith("is sent before session.commit()")
 
 
@@ -361,7 +361,7 @@ def test_a_transaction_for_each_request(
 def test_a_waiver_at_the_line(project: Callable[[str], Facts]) -> None:
     body = EARLY["django"].replace("charge.delay(7)", "charge.delay(7)  # repot: ignore[RPT220] reads nothing")
     report = judge(project(IMPORTS + view(body)), "RPT220")
-    assert ((), 1) == (report.findings, len(report.waived))
+    assert (report.findings, len(report.waived)) == ((), 1)
 
 
 MODELS = """
@@ -412,7 +412,7 @@ def test_a_guarded_task_that_writes_rows(
     facts = replace(guarded(project, body), store=store)
     assert [body] == found(facts, tmp_path, rule)
     (other,) = {"RPT126", "RPT127"} - {rule}
-    assert [] == found(facts, tmp_path, other)
+    assert found(facts, tmp_path, other) == []
     unguarded = replace(facts, tasks=tuple(replace(one, guarded=False) for one in facts.tasks))
     assert [] == found(unguarded, tmp_path, rule) == found(replace(facts, store=None), tmp_path, rule)
 
@@ -422,7 +422,7 @@ def test_a_guarded_task_that_writes_rows(
 def test_a_guarded_task_that_writes_none_beside_its_outcome(
     project: Callable[[str], Facts], tmp_path: Path, body: str, store: StoreFacts, rule: str
 ) -> None:
-    assert [] == found(replace(guarded(project, body), store=store), tmp_path, rule)
+    assert found(replace(guarded(project, body), store=store), tmp_path, rule) == []
 
 
 def guarded(project: Callable[[str], Facts], body: str) -> Facts:

@@ -42,7 +42,7 @@ def test_a_move_has_all_queues_under_their_names_and_goes_to_the_other_side(side
 def test_each_direction_has_a_journal_of_its_own(rollout: str) -> None:
     """Else what one has moved counts as known to the other: a message that comes back would be taken out as moved."""
     names = {carrying(rollout).order(side).name for side in Side}
-    assert 2 == len(names)
+    assert len(names) == 2
 
 
 def test_other_moves_are_looked_for_in_both_directions() -> None:
@@ -93,11 +93,11 @@ def test_one_move_is_at_work_at_a_time_and_the_next_one_goes_on_counting(move: M
     found.go_on(Side.TARGET)
     assert found.is_at_work
     _ended(found, move)
-    assert (1, False, {"orders": 5}) == (len(move.orders), found.is_at_work, found.moved)
+    assert (len(move.orders), found.is_at_work, found.moved) == (1, False, {"orders": 5})
     found.go_on(Side.TARGET)
     _ended(found, move)
-    assert {"orders": 10} == found.moved
-    assert "10 moved to the other side" == found.said()
+    assert found.moved == {"orders": 10}
+    assert found.said() == "10 moved to the other side"
 
 
 def test_a_move_that_ends_early_says_why_and_another_one_may_begin(move: Move) -> None:
@@ -105,11 +105,11 @@ def test_a_move_that_ends_early_says_why_and_another_one_may_begin(move: Move) -
     move.error = BrokerUnreachable("the target is gone", hint="")
     found.go_on(Side.SOURCE)
     _ended(found, move)
-    assert "5 moved to the other side; the target is gone" == found.said()
+    assert found.said() == "5 moved to the other side; the target is gone"
     move.error = None
     found.go_on(Side.SOURCE)
     _ended(found, move)
-    assert "10 moved to the other side" == found.said()
+    assert found.said() == "10 moved to the other side"
 
 
 def test_closing_waits_for_the_window_in_progress(move: Move) -> None:

@@ -123,8 +123,8 @@ def test_a_controller_whose_lease_went_to_another_one_changes_nothing(led: Led) 
     led.seen.see = lambda _: Observed(faults=("the target does not answer",))
     with pytest.raises(AlreadyControlled):
         led.control(Event())
-    assert ["begun", "the other one's"] == led.history()
-    assert "second" == led.store.holder()
+    assert led.history() == ["begun", "the other one's"]
+    assert led.store.holder() == "second"
 
 
 def test_the_lease_is_renewed_before_each_look(led: Led) -> None:
@@ -159,11 +159,11 @@ def test_a_second_controller_is_refused_and_the_first_one_s_lease_ends_with_it(l
 def test_it_leads_until_the_end_and_keeps_each_look(led: Led) -> None:
     led.seen.see = lambda record: Observed(faults=("gone",) if record.phase == Phase.CANARY else (), is_empty=True)
     last = led.control(Event())
-    assert (Phase.ABORTED, 0.0) == (last.phase, last.weights.default)
-    assert ["begun", "the target is ready", "gone", "the target is empty"] == led.history()
+    assert (last.phase, last.weights.default) == (Phase.ABORTED, 0.0)
+    assert led.history() == ["begun", "the target is ready", "gone", "the target is empty"]
     look = led.observations.looks.last()
     assert look is not None
-    assert 3 == look.generation
+    assert look.generation == 3
 
 
 def test_a_step_begins_with_its_weights_and_not_with_a_pause(led: Led) -> None:
@@ -193,7 +193,7 @@ def test_a_store_that_is_away_ends_nothing(led: Led) -> None:
         return Observed(faults=("gone",), is_empty=True)
 
     led.seen.see = see
-    assert Phase.ABORTED == led.control(Event()).phase
+    assert led.control(Event()).phase == Phase.ABORTED
 
 
 def test_a_plan_that_is_changed_is_followed_with_the_next_look(led: Led) -> None:
@@ -206,5 +206,5 @@ def test_a_plan_that_is_changed_is_followed_with_the_next_look(led: Led) -> None
         return Observed(obstacles=() if len(led.seen.begun) == 2 else ("not yet",))
 
     led.seen.see = see
-    assert 0.3 == led.control(stop).weights.default
+    assert led.control(stop).weights.default == 0.3
     assert [PLAN, changed] == led.plans

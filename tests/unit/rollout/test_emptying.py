@@ -205,7 +205,7 @@ def test_a_side_is_not_empty_while_a_move_is_at_work(made: Callable[..., Emptied
     side.found["sent"] += 5
     ended = side.look(2, phase)
     assert ended.is_empty is True
-    assert "1005 messages sent there, 1000 tasks finished there, 5 moved to the other side" == ended.account
+    assert ended.account == "1005 messages sent there, 1000 tasks finished there, 5 moved to the other side"
     side.queues.held = None
     assert not side.look(3, phase).is_empty
 
@@ -220,7 +220,7 @@ def test_the_account_adds_up_or_says_by_how_much_not(made: Callable[..., Emptied
     side.receive(20)
     assert "; 4 more than were counted as sent" in side.look(1).account
     side.found["sent"] += 4
-    assert "1036 messages sent there, 1020 tasks finished there, 16 sent again" == side.look(2).account
+    assert side.look(2).account == "1036 messages sent there, 1020 tasks finished there, 16 sent again"
 
 
 def test_dead_letters_are_in_the_account(made: Callable[..., Emptied]) -> None:

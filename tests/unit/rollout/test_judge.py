@@ -148,12 +148,12 @@ def test_a_step_waits_while_a_difference_is_plain_and_not_proved() -> None:
     )
     for _ in range(10):
         # and it was chance
-        assert [] == looked.look({TASK: roots(20)}, {TASK: roots(20)})
+        assert looked.look({TASK: roots(20)}, {TASK: roots(20)}) == []
     assert str(looked.last.verdict) == "pass"
 
 
 def test_equal_sides_pass() -> None:
-    assert [] == failing(lambda number: {TASK: roots(2), OTHER: roots(2, failed=not number % 20)}, usual)
+    assert failing(lambda number: {TASK: roots(2), OTHER: roots(2, failed=not number % 20)}, usual) == []
 
 
 def test_what_cannot_be_sent_again_and_again_fails() -> None:
@@ -173,7 +173,7 @@ def test_one_outage_of_the_targets_broker_is_no_regression() -> None:
     for number in range(LOOKS):
         looked.sent = {side: count + 10 for side, count in looked.sent.items()}
         looked.failures["target"] += 10 * (20 <= number < 23)
-        assert [] == looked.look({TASK: roots(1)}, usual(number))
+        assert looked.look({TASK: roots(1)}, usual(number)) == []
 
 
 def test_a_task_that_always_fails_is_seen_after_a_handful_of_its_roots() -> None:
@@ -188,19 +188,19 @@ def test_a_task_that_always_fails_is_seen_after_a_handful_of_its_roots() -> None
 
 def test_the_tasks_of_one_root_are_one_failure() -> None:
     """Workers count a root once, however many of its tasks fail: 40 of a chord with bad input are no evidence."""
-    assert [] == failing(lambda number: {TASK: roots(1, failed=number == 7), OTHER: roots(5)}, usual)
+    assert failing(lambda number: {TASK: roots(1, failed=number == 7), OTHER: roots(5)}, usual) == []
 
 
 def test_an_outage_that_both_sides_feel_is_no_evidence() -> None:
     def both(count: int) -> Callable[[int], dict[str, Units]]:
         return lambda number: {TASK: roots(count, failed=count if 20 <= number < 24 else 0)}
 
-    assert [] == failing(both(5), both(20))
+    assert failing(both(5), both(20)) == []
 
 
 def test_a_difference_that_does_not_matter_passes_however_certain_it_is() -> None:
     target, source = (lambda _: {TASK: roots(5000, failed=20)}), (lambda _: {TASK: roots(5000, failed=5)})
-    assert [] == failing(target, source)
+    assert failing(target, source) == []
     assert [f"failed {TASK}"] == failing(target, source, Criteria(tolerance=0.001))
 
 
@@ -219,13 +219,13 @@ def test_durations_are_compared_at_every_scale(seconds: float) -> None:
         return look
 
     assert [f"run time {TASK}"] == failing(side(10, 1.6), side(20, 1.0))
-    assert [] == failing(side(10, 1.2), side(20, 1.0))
+    assert failing(side(10, 1.2), side(20, 1.0)) == []
 
 
 def test_a_stated_slowdown_passes() -> None:
     slow, source = (lambda _: {TASK: roots(10, seconds=0.11)}), (lambda _: {TASK: roots(20)})
     assert [f"run time {TASK}"] == failing(slow, source)
-    assert [] == failing(slow, source, Criteria(slowdown=2.0))
+    assert failing(slow, source, Criteria(slowdown=2.0)) == []
 
 
 def test_some_runs_that_are_very_slow_fail() -> None:
@@ -240,7 +240,7 @@ def test_a_machine_that_is_busy_for_some_seconds_is_no_regression() -> None:
     def target(number: int) -> dict[str, Units]:
         return {TASK: roots(100, seconds=0.6 if 20 <= number < 24 else 0.06)}
 
-    assert [] == failing(target, usual)
+    assert failing(target, usual) == []
     assert [f"run time {TASK}"] == failing(lambda _: {TASK: roots(100, seconds=0.6)}, usual)
 
 
@@ -248,7 +248,7 @@ def test_runs_that_go_on_and_are_longer_than_any_of_the_source_fail() -> None:
     """Else a target on which runs hang has only short ones: those that ended."""
     looked = Looks()
     for number in range(10):
-        assert [] == looked.look({TASK: roots(2)}, usual(number))
+        assert looked.look({TASK: roots(2)}, usual(number)) == []
     did = looked.found["target"], looked.found["source"], looked.found["source"]
     long = {str(number): 60.0 for number in range(8)}
     step = Step("1", looked.now, Sample({"succeeded": 99}), Sample({"succeeded": 99}), *did)
@@ -304,7 +304,7 @@ def test_evidence_goes_on_with_another_controller() -> None:
     while not first.look(bad, usual(looks + 1)):
         looks += 1
     for number in range(looks):
-        assert [] == looked.look(bad, usual(number + 1))
+        assert looked.look(bad, usual(number + 1)) == []
     another = Judge(CRITERIA)
     another.restore(looked.judge.to_json())
     assert json.loads(another.to_json()) == json.loads(looked.judge.to_json())
@@ -358,7 +358,7 @@ def test_the_last_step_begins_with_no_evidence() -> None:
     looked.step, looked.is_last, looked.found = "last", True, {"target": {}, "source": {}}
     looked.before = {TASK: roots(1000)}
     looked.look({TASK: roots(5)}, {})
-    assert [] == doubted(looked.last)
+    assert doubted(looked.last) == []
 
 
 @pytest.mark.parametrize(
@@ -384,22 +384,22 @@ def test_without_a_source_an_outage_is_one_bad_moment() -> None:
     looked = Looks(is_last=True)
     looked.before = {TASK: roots(1000, failed=5)}
     for number in range(LOOKS):
-        assert [] == looked.look({TASK: roots(100, failed=100 if 20 <= number < 24 else 0)}, {})
+        assert looked.look({TASK: roots(100, failed=100 if 20 <= number < 24 else 0)}, {}) == []
 
 
 def test_without_a_source_a_share_that_moves_with_the_hour_is_none_of_the_targets_doing() -> None:
     looked = Looks(is_last=True)
     looked.before = {TASK: roots(1000, failed=43)}
     for _ in range(4 * LOOKS):
-        assert [] == looked.look({TASK: roots(1000, failed=60)}, {})
+        assert looked.look({TASK: roots(1000, failed=60)}, {}) == []
 
 
 def test_failures_at_the_start_of_long_runs_are_no_regression_when_the_target_gets_more_work() -> None:
     """One in ten fails at once, the others end after the step."""
     fails = roots(20, failed=2, tried=2, ended=2)
-    assert [] == failing(lambda _: {TASK: fails}, lambda _: {TASK: roots(20, failed=2)})
+    assert failing(lambda _: {TASK: fails}, lambda _: {TASK: roots(20, failed=2)}) == []
     retried = roots(20, retried=2, tried=2, ended=0)
-    assert [] == failing(lambda _: {TASK: retried}, lambda _: {TASK: roots(20, retried=2)})
+    assert failing(lambda _: {TASK: retried}, lambda _: {TASK: roots(20, retried=2)}) == []
 
 
 def _healthy(chance: random.Random, counts: Sequence[int], share: float) -> bool:
@@ -420,10 +420,10 @@ def test_healthy_sides_fail_no_more_often_than_the_error_rate(counts: tuple[int,
 
 def test_that_the_task_of_chords_polls_is_no_retry() -> None:
     polls = {"celery.chord_unlock": roots(10, retried=9)}
-    assert [] == failing(lambda _: polls, lambda _: {"celery.chord_unlock": roots(20)})
+    assert failing(lambda _: polls, lambda _: {"celery.chord_unlock": roots(20)}) == []
     counts = {"received": 500, "succeeded": 100, "retried": 400, "retries_received": 400, "first_retried": 100}
     target = sample_of({f"outcome:{name}:celery.chord_unlock": count for name, count in counts.items()})
-    assert (100, 400, 0) == (target.tasks, target.count(TaskOutcome.RETRIED), target.count(TaskOutcome.FIRST_RETRIED))
+    assert (target.tasks, target.count(TaskOutcome.RETRIED), target.count(TaskOutcome.FIRST_RETRIED)) == (100, 400, 0)
 
 
 def test_roots_are_read_from_the_counts_of_a_side() -> None:
@@ -437,8 +437,8 @@ def test_roots_are_read_from_the_counts_of_a_side() -> None:
     }
     found = units_of(now, {f"units:tried:{TASK}": 2, f"units_runtime:-8:{TASK}": 12}, {TASK})
     assert {TASK, ALL_TASKS} == set(found)
-    assert {"tried": 10} == found[TASK].counts
-    assert {} == found[TASK].of(TaskDuration.RUNTIME)
+    assert found[TASK].counts == {"tried": 10}
+    assert found[TASK].of(TaskDuration.RUNTIME) == {}
 
 
 @pytest.mark.parametrize(("limit", "failed"), [(None, []), (5.0, []), (4.99, ["cost"])])

@@ -61,13 +61,13 @@ def test_a_signal_that_comes_while_it_sends_ends_it_once_the_run_is_stored(beat:
             beat.send("nightly", lambda _: signal.raise_signal(signal.SIGTERM), 0.0)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert ["nightly"] == [*lease.stored]
+    assert [*lease.stored] == ["nightly"]
 
 
 def test_a_run_that_could_not_be_stored_is_stored_before_the_lease_goes(beat: LeasedBeat, lease: Lease) -> None:
     lease.is_away = True
     beat.send("nightly", lambda _: None, 0.0)
-    assert {} == lease.stored
+    assert lease.stored == {}
     lease.is_away = False
     beat.close()
-    assert (["nightly"], True) == ([*lease.stored], lease.is_released)
+    assert ([*lease.stored], lease.is_released) == (["nightly"], True)

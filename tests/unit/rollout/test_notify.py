@@ -112,11 +112,11 @@ def test_each_change_is_sent_once_and_in_order_by_whichever_controller(rollout: 
         change(rollout, STEP)
         change(rollout, Change("ann", "lunch", phase=Phase.PAUSED))
     # what changed before the end is sent after it
-    assert ["begun", "the target is ready", "lunch"] == webhook.taken()
+    assert webhook.taken() == ["begun", "the target is ready", "lunch"]
     change(rollout, Change("ann", "back", phase=Phase.CANARY))
     with told(rollout, webhook.url):
         await_told(webhook, "begun", "the target is ready", "lunch", "back")
-    assert 4 == len({headers["ce-id"] for _, headers, _ in webhook.got})
+    assert len({headers["ce-id"] for _, headers, _ in webhook.got}) == 4
 
 
 def test_it_is_a_cloud_event_with_a_text_for_people(rollout: Rollout, webhook: Webhook) -> None:
@@ -135,7 +135,7 @@ def test_it_is_a_cloud_event_with_a_text_for_people(rollout: Rollout, webhook: W
             "ce-id": f"2-{int(record.updated_at * 1000)}",
         }.items()
     )
-    assert "rollout friday: paused at 0% by ann: the password=** was wrong; it waits for a person" == body["text"]
+    assert body["text"] == "rollout friday: paused at 0% by ann: the password=** was wrong; it waits for a person"
     assert (body["rollout"], body["phase"], body["generation"], body["needs_person"]) == (NAME, "paused", 2, True)
     assert (body["source"], body["target"]) == ("redis://a", "amqp://b")
 
@@ -146,7 +146,7 @@ def test_a_webhook_that_begins_in_the_middle_does_not_get_all_that_was_before(
     change(rollout, STEP)
     with told(rollout, webhook.url):
         pass
-    assert ["the target is ready"] == webhook.taken()
+    assert webhook.taken() == ["the target is ready"]
 
 
 def test_each_webhook_has_its_own_account(rollout: Rollout, webhook: Webhook) -> None:
@@ -165,7 +165,7 @@ def test_an_answer_that_may_change_is_asked_for_again(rollout: Rollout, webhook:
         await_told(webhook, "begun", "the target is ready")
     ids = [headers["ce-id"] for _, headers, _ in webhook.got]
     assert len(answers) + 2 == len(ids)
-    assert 1 == len(set(ids[: len(answers) + 1]))
+    assert len(set(ids[: len(answers) + 1])) == 1
 
 
 @pytest.mark.parametrize("answer", [404, 401, 302])
@@ -176,7 +176,7 @@ def test_a_refusal_is_said_and_the_next_change_is_told(
     with caplog.at_level(logging.WARNING), told(rollout, webhook.url):
         change(rollout, STEP)
         await_told(webhook, "the target is ready")
-    assert 2 == len(webhook.got)
+    assert len(webhook.got) == 2
     (said,) = [one.getMessage() for one in caplog.records]
     assert f"the webhook at {LOOPBACK} does not take 'rollout friday: prepare at 0% by ann: begun': {answer}" in said
     assert SECRET not in caplog.text
@@ -205,7 +205,7 @@ def test_an_event_whose_answer_was_lost_is_sent_again_under_its_id(
         patch.setattr(type(rollout.lease_store), "put", lambda *_: None)
         with told(rollout, webhook.url):
             wait_until(lambda: len(webhook.got) > 1, within_s=20, what="it comes again")
-    assert 1 == len({headers["ce-id"] for _, headers, _ in webhook.got})
+    assert len({headers["ce-id"] for _, headers, _ in webhook.got}) == 1
 
 
 def test_a_step_that_waits_for_a_person_is_said_once(rollout: Rollout, webhook: Webhook) -> None:
@@ -222,6 +222,6 @@ def test_a_step_that_waits_for_a_person_is_said_once(rollout: Rollout, webhook: 
         looks.put(LastLook(1.0, 2, findings=(("samples", "pass", "enough"),)))
         wait_until(lambda: len(webhook.got) == 4, within_s=20, what="it waits again")
     said = [(headers["ce-type"], body["needs_person"]) for _, headers, body in webhook.got]
-    assert [("repot.rollout.changed", False), ("repot.rollout.waits", True)] * 2 == said
+    assert said == [("repot.rollout.changed", False), ("repot.rollout.waits", True)] * 2
     assert webhook.got[1][2]["text"].endswith("the first step waits for `promote`; it waits for a person")
-    assert 4 == len({headers["ce-id"] for _, headers, _ in webhook.got})
+    assert len({headers["ce-id"] for _, headers, _ in webhook.got}) == 4

@@ -50,7 +50,7 @@ def test_after_the_last_step_the_source_becomes_empty_and_then_the_rollout_is_do
     assert next_change(drains, PLAN, Observed(is_empty=False)) is None
     ended = next_change(drains, PLAN, Observed(is_empty=True))
     assert ended is not None
-    assert Phase.DONE == ended.phase
+    assert ended.phase == Phase.DONE
 
 
 MANUAL = replace(PLAN, manual=True)
@@ -94,17 +94,17 @@ def test_a_failure_aborts_at_once_also_in_a_pause(phase: Phase, manual: bool) ->
     change = next_change(record(phase, 0.5), plan, Observed(judgement=FAILED))
     assert change is not None
     assert (Phase.ABORT, Weights(0.0), True) == (change.phase, change.weights, change.gather)
-    assert "redelivered: 30 of 100" == change.why
+    assert change.why == "redelivered: 30 of 100"
     gone = next_change(record(phase, 0.5), plan, Observed(judgement=STARVED, faults=("the target does not answer",)))
     assert gone is not None
-    assert "the target does not answer" == gone.why
+    assert gone.why == "the target does not answer"
 
 
 def test_an_aborted_rollout_ends_when_the_target_is_empty() -> None:
     assert next_change(record(Phase.ABORT), PLAN, Observed(is_empty=False)) is None
     change = next_change(record(Phase.ABORT), PLAN, Observed(is_empty=True))
     assert change is not None
-    assert Phase.ABORTED == change.phase
+    assert change.phase == Phase.ABORTED
 
 
 def test_a_starved_step_waits_then_asks_a_person_and_never_passes() -> None:
@@ -114,8 +114,8 @@ def test_a_starved_step_waits_then_asks_a_person_and_never_passes() -> None:
     assert next_change(now, PLAN, Observed(step_age_s=9999, state_age_s=3, judgement=STARVED)) is None
     change = next_change(now, PLAN, Observed(step_age_s=600, state_age_s=600, judgement=STARVED))
     assert change is not None
-    assert (Phase.PAUSED, None) == (change.phase, change.weights)
-    assert "a person must decide: the target finished 3 of 50 runs" == change.why
+    assert (change.phase, change.weights) == (Phase.PAUSED, None)
+    assert change.why == "a person must decide: the target finished 3 of 50 runs"
     assert next_change(record(Phase.PAUSED, 0.01), PLAN, Observed(step_age_s=9999, judgement=PASSED)) is None
 
 
@@ -130,7 +130,7 @@ def test_a_manual_rollout_waits_for_a_person_at_every_step() -> None:
         assert change.weights is not None
         steps.append(change.weights.default)
         now = record(Phase(str(change.phase)), change.weights.default)
-    assert [0.01, 0.5, 1.0, 1.0] == steps
+    assert steps == [0.01, 0.5, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("phase", [Phase.DONE, Phase.ABORTED])
@@ -140,7 +140,7 @@ def test_nothing_follows_the_end(phase: Phase) -> None:
 
 def test_an_abort_names_who_and_why() -> None:
     change = abort("ann", "wrong queue")
-    assert ("ann", "wrong queue") == (change.who, change.why)
+    assert (change.who, change.why) == ("ann", "wrong queue")
 
 
 def test_a_plan_survives_the_store() -> None:

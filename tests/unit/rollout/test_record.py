@@ -40,7 +40,7 @@ def records(changes: Mapping[str, str]) -> RolloutRecords:
 
 def test_a_whole_record_is_read() -> None:
     found: Any = records({}).read("shop")
-    assert ("canary", 1, 0.05) == (found.phase, found.generation, found.weights.default)
+    assert (found.phase, found.generation, found.weights.default) == ("canary", 1, 0.05)
 
 
 @pytest.mark.parametrize(

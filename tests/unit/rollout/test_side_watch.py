@@ -56,8 +56,8 @@ def test_a_side_is_empty_when_it_was_so_for_longer_than_counts_lag(side: SideWat
         answers.append(side.is_empty())
         now[0] += 2.5
     # at 0, 2.5, 5 and 7.5 seconds
-    assert [False, False, False, True] == answers
-    assert () == side.left
+    assert answers == [False, False, False, True]
+    assert side.left == ()
 
 
 def test_the_time_begins_again_with_each_message(side: SideWatch, counts: Counts, now: list[float]) -> None:

@@ -94,15 +94,15 @@ def test_durations_are_those_of_the_step_in_the_table_and_in_the_chart(led: Led)
     led.look()
     for _ in range(2):
         # a second look at the page does not begin a new time
-        assert 1 == led.shown()["sides"][Side.TARGET]["queue_wait_p95_s"]
+        assert led.shown()["sides"][Side.TARGET]["queue_wait_p95_s"] == 1
     (point,) = led.rollout.observations.series()
-    assert 1 == point["target"]["queue_wait_p95_s"]
+    assert point["target"]["queue_wait_p95_s"] == 1
 
 
 def test_without_a_step_durations_are_those_since_the_rollout_began(led: Led) -> None:
     led.count(Side.SOURCE, **waits(10, place=3))
     shown = led.shown()
-    assert (None, 60) == (shown["step"], shown["sides"][Side.SOURCE]["queue_wait_p95_s"])
+    assert (shown["step"], shown["sides"][Side.SOURCE]["queue_wait_p95_s"]) == (None, 60)
 
 
 def test_what_was_before_a_step_that_no_controller_has_seen_is_none_of_it(led: Led) -> None:
@@ -117,7 +117,7 @@ def test_durations_of_a_rollout_that_is_over_are_those_of_the_last_point(led: Le
     led.look()
     led.change(Phase.DONE)
     led.count(Side.TARGET, **waits(1000, place=5))
-    assert 1 == led.shown()["sides"][Side.TARGET]["queue_wait_p95_s"]
+    assert led.shown()["sides"][Side.TARGET]["queue_wait_p95_s"] == 1
 
 
 def test_a_pause_is_no_new_step_and_has_its_own_age(led: Led) -> None:
@@ -129,7 +129,7 @@ def test_a_pause_is_no_new_step_and_has_its_own_age(led: Led) -> None:
         shown["step"][name] for name in ("weight", "generation", "began_at")
     )
     assert shown["step"]["age_s"] >= shown["phase_age_s"] >= 0
-    assert (300.0, 60.0) == (shown["bake_s"], shown["patience_s"])
+    assert (shown["bake_s"], shown["patience_s"]) == (300.0, 60.0)
     led.change(Phase.CANARY)
     assert step.generation == led.shown()["step"]["generation"]
 
@@ -153,8 +153,8 @@ def test_the_findings_that_aborted_a_step_stay(led: Led) -> None:
         led.change(phase)
         shown = led.shown()
         assert [[SLOW.criterion, "fail", SLOW.reason]] == shown["judged"]["findings"]
-        assert (False, ["the target does not answer"]) == (shown["judged"]["is_now"], shown["judged"]["faults"])
-        assert 0.25 == shown["step"]["weight"]
+        assert (shown["judged"]["is_now"], shown["judged"]["faults"]) == (False, ["the target does not answer"])
+        assert shown["step"]["weight"] == 0.25
 
 
 def test_what_was_judged_before_a_step_says_nothing_of_it(led: Led) -> None:
@@ -186,17 +186,17 @@ def test_tasks_are_counted_by_side_in_the_step(led: Led) -> None:
     )
     led.count(Side.SOURCE, outcome__received_of_mail=3, outcome__succeeded_of_mail=3)
     charge, mail = led.shown()["tasks"]["busiest"]
-    assert ("shop.charge", "shop.mail") == (charge["task"], mail["task"])
-    assert {
+    assert (charge["task"], mail["task"]) == ("shop.charge", "shop.mail")
+    assert charge["target"] == {
         "finished": 10,
         "failed": 2,
         "retried": 1,
         "runtime_p50_s": 1.0,
         "runtime_p90_s": 2.0,
         "queue_wait_p90_s": 1.0,
-    } == charge["target"]
-    assert (3, None) == (mail["source"]["finished"], mail["source"]["runtime_p50_s"])
-    assert 0 == mail["target"]["finished"]
+    }
+    assert (mail["source"]["finished"], mail["source"]["runtime_p50_s"]) == (3, None)
+    assert mail["target"]["finished"] == 0
 
 
 def test_only_the_busiest_tasks_are_shown(led: Led) -> None:
@@ -207,7 +207,7 @@ def test_only_the_busiest_tasks_are_shown(led: Led) -> None:
             **{f"outcome__received_of_{number}": number + 1, f"outcome__succeeded_of_{number}": number + 1},
         )
     found = led.shown()["tasks"]
-    assert (MOST_TASKS, 3) == (len(found["busiest"]), found["more"])
+    assert (len(found["busiest"]), found["more"]) == (MOST_TASKS, 3)
     assert f"shop.{MOST_TASKS + 2}" == found["busiest"][0]["task"]
 
 
@@ -218,4 +218,4 @@ def test_what_was_written_after_the_clock_was_read_is_0_s_old(led: Led, monkeypa
     read_at = led.rollout.observations.looks.last()
     assert read_at
     monkeypatch.setattr(led.rollout.tally, "now", lambda: read_at.at - 0.25)
-    assert 0 == led.shown()["look"]["age_s"]
+    assert led.shown()["look"]["age_s"] == 0
