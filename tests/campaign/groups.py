@@ -127,13 +127,12 @@ def _unit_on(name: str) -> Group:
     return Group(name, about, (_unit(_python_of(name)),), _environment(name), is_apart=True)
 
 
-def _every_unit_on(name: str, *options: str) -> Group:
+def _every_unit_on(name: str, *options: str, about: str = "", projects: bool = False) -> Group:
     """Return the group of all unit tests on the oldest or the newest allowed libraries."""
-    about = f"all unit tests on the {name} allowed libraries"
-    if options:
-        about += ", with the floor of their coverage"
-    commands = (_unit(_python_of(name), *options),)
-    return Group(f"every-unit-{name}", about, commands, _environment(name)[:1], is_apart=True)
+    commands = (_unit(_python_of(name), *options), *((_projects(name),) if projects else ()))
+    about = f"all unit tests on the {name} allowed libraries{about}"
+    needs = _environment(name) if projects else _environment(name)[:1]
+    return Group(f"every-unit-{name}", about, commands, needs, is_apart=True)
 
 
 def _environment(name: str) -> tuple[tuple[str, ...], ...]:
@@ -211,7 +210,7 @@ TEST = (
 _CONFORMANCE = _run(PYTHON, "-m", "conformance", "t/integration/test_tasks.py")
 _COVERAGE = ("--cov", "--cov-report=")
 
-#: What `make campaign` runs, the longest first: a lane that is free takes the next.
+#: What `make campaign` runs, the longest in front: a lane that is free takes the next.
 CAMPAIGN = (
     _of(
         "doctor", "the doctor on servers and on whole projects, repot init, commands as processes", "postgresql",
@@ -219,46 +218,46 @@ CAMPAIGN = (
     ),
     _of("moves", "moves of a backlog, killed at each instant", "postgresql"),
     _of("rollouts", "rollouts, and where producers send", "postgresql", "prometheus"),
-    _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin"),
     _of(
         "workers", "what workers do when a broker fails, dead letters, claims, probes", "postgresql",
         beside=("celery-5.4", "celery-5.5", "celery-5.6", "web-servers"),
     ),
-    _of("pages", "every command of every page, typed", "postgresql"),
-    # an engine without layers builds for minutes, for which a test has no time
-    _of("compose", "the compose files, where a Docker engine answers", before=(_run("scripts/images"),)),
+    _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin"),
     Group("mistakes", "each planted mistake of an application, and its right twin, on Redis", (
         _pytest("mistakes", _paths("mistakes"), chosen="once"),
     )),
+    # an engine without layers builds for minutes, for which a test has no time
+    _of("compose", "the compose files, where a Docker engine answers", before=(_run("scripts/images"),)),
+    _of("pages", "every command of every page, typed", "postgresql"),
     Group("conformance", "Celery's own tests with and without repot", (
         _pytest("conformance", _paths("conformance")), _CONFORMANCE,
     ), _SUITE),
+    _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries"),
+    _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql", "mariadb"),
     Group(
         "oldest", "unit tests that use libraries, and whole projects, on the oldest allowed libraries",
         (_unit(_python_of("oldest"), paths=_with_libraries()), _projects("oldest")), _environment("oldest"),
     ),
-    _of("mariadb", "the stores on MariaDB", "mariadb"),
+    Group(
+        "newest", "unit tests that use libraries, on the newest allowed ones",
+        (_unit(_python_of("newest"), paths=_with_libraries()),), _environment("newest"),
+    ),
     Group("storms", "the long experiments at a small size", (
         _run(PYTHON, "benchmarks/claims_storm.py", "--faults", "20"),
         _run(PYTHON, "benchmarks/move_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/transaction_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/store_outages.py", "--faults", "12", "--long", "0", "--store", "redis"),
     ), (("scripts/setup", "postgresql"),)),
-    _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries"),
-    _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql", "mariadb"),
-    Group(
-        "newest", "the same on the newest",
-        (_unit(_python_of("newest"), paths=_with_libraries()), _projects("newest")), _environment("newest"),
-    ),
-    _of("browser", "pages in a headless Chromium", "browser"),
     Group("verdicts", "some of the verdicts on applications that were not written for experiments", (
         _pytest("verdicts", _paths("verdicts"), chosen="chord or breaks or two_runs or reservation"),
     )),
+    _of("browser", "pages in a headless Chromium", "browser"),
     Group("mutants", "a sixth of the planted defects, each of which must turn tests red", (
         _run(PYTHON, "-m", "mutants", "--every", "6"),
     )),
-    _of("valkey", "the stores on Valkey, where one is installed"),
+    _of("mariadb", "the stores on MariaDB", "mariadb"),
     _of("wheel", "sdist and wheel, tried in an empty environment"),
+    _of("valkey", "the stores on Valkey, where one is installed"),
     Group("site", "the docs site: every page in its place, no broken link", (
         _run("mkdocs", "build", "--strict"),
     )),
@@ -272,7 +271,7 @@ CAMPAIGN = (
     replace(_of("kubernetes", "the chart and the manifests, where Go is installed", "kubernetes"), is_apart=True),
     Group("every-mutant", "all planted defects: make mutants", (_run(PYTHON, "-m", "mutants"),), is_apart=True),
     _every_unit_on("oldest"),
-    _every_unit_on("newest", *_COVERAGE),
+    _every_unit_on("newest", *_COVERAGE, about=", with the floor of their coverage, and whole projects", projects=True),
     _unit_on("celery-5.4"),
     _unit_on("celery-5.5"),
     _unit_on("celery-5.6"),

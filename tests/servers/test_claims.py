@@ -499,10 +499,16 @@ def test_a_channel_with_both_kinds_of_consumers_loses_nothing_when_it_closes(red
     _send(redis, queue, "first")
     with _taker(redis, [queue]) as taker:
         first = taker.take()
-        # BRPOP reads both from now on
+        # BRPOP reads both from now on, and does not end before a message comes
+        taker.channel.brpop_timeout = 3600
         Consumer(taker.channel, [Queue(other, routing_key=other)], on_message=print, no_ack=True).consume()
         first.ack()
-        taker.serve(0.05)
+
+        def waits() -> bool:
+            taker.serve(0.05)
+            return any(one["cmd"] == "brpop" and "b" in one["flags"] for one in _client(redis).client_list())
+
+        wait_until(waits, within_s=30, what="BRPOP waits at Redis")
         _send(redis, queue)
         wait_until(lambda: not _client(redis).llen(queue), within_s=30, what="Redis has answered")
     assert _ready(redis, queue) == 1
