@@ -123,13 +123,14 @@ def sample(*, app: str, queues: tuple[str, ...], count: int) -> None:
     from repot.chaos.runner.sampling import record_sample
     from repot.overview import open_deployment
     from repot.worker.app_loader import load_app
+    from repot.worker.app_settings import settings_for
 
     named = queues
     if not named:
         loaded = load_app(app)
         loaded.loader.import_default_modules()
         named = tuple(dict.fromkeys(queues_of(loaded)))
-    with open_deployment(app) as (broker, *_):
+    with open_deployment(settings_for(app)) as (broker, *_):
         found = record_sample(broker, named, count)
     for call in found.calls:
         # arguments as they are: a masked one would be another

@@ -67,8 +67,7 @@ def list_(*, queues: tuple[str, ...], app: str | None, wait: float, as_json: boo
     from repot.migrate.in_hand import list_in_hand
     from repot.overview import open_deployment
 
-    broker_settings(app)
-    with open_deployment(app) as opened:
+    with open_deployment(broker_settings(app)) as opened:
         found = list_in_hand(opened.broker, queues, opened.control_exchange, wait)
     if as_json:
         echo_json(_data(found))
@@ -107,8 +106,7 @@ def requeue(*, orphans: bool, execute: bool, **given: Any) -> None:  # noqa: ANN
     from repot.migrate.orphans import Selection, find_orphans, give_back, returns_by_itself
     from repot.overview import open_deployment
 
-    broker_settings(given["app"])
-    with open_deployment(given["app"]) as (broker, control_exchange, _):
+    with open_deployment(broker_settings(given["app"])) as (broker, control_exchange, _):
         if returns_by_itself(broker):
             echo(f"{broker.product} delivers a message again by itself when its worker's connection ends", err=True)
             if given["as_json"]:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from repot.brokers import open_broker, open_configured
-from repot.config import BrokerUrl, app_name, load
+from repot.config import BrokerUrl
 from repot.config.redis import with_tls
 from repot.errors import ConfigInvalid
 from repot.migrate.addresses import Address
 from repot.migrate.in_hand import CONTROL_EXCHANGE
-from repot.worker.app_loader import load_app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from repot.brokers import Broker
     from repot.config import WorkerSettings
+    from repot.worker.app_settings import AppSettings
 
 
 class OpenedDeployment(NamedTuple):
@@ -110,14 +110,14 @@ def _of_app(app: Celery) -> Place:
 
 
 @contextmanager
-def open_deployment(app: str | None) -> Iterator[OpenedDeployment]:
-    """Connect to the broker from which workers consume: that of an application, of WORKER_APP, or of the settings.
+def open_deployment(found: AppSettings) -> Iterator[OpenedDeployment]:
+    """Connect to the broker from which workers consume: that of the application, or of the settings without one.
 
     Raises:
         BrokerUnreachable: it does not answer.
-        AppUnusable: the application cannot be loaded.
+        ConfigInvalid: the application's broker is not an address that repot knows.
     """
-    settings, app = load(), app or app_name()
-    place = Place(settings.read_url, []) if not app else _of_app(load_app(app))
+    settings, app = found
+    place = Place(settings.read_url, []) if app is None else _of_app(app)
     with closing(place.open(settings)) as broker:
         yield OpenedDeployment(broker, place.control_exchange, place.url.masked())

@@ -43,3 +43,12 @@ def test_a_default_address_without_an_answer_is_said_to_be_one(monkeypatch: pyte
     (server,) = endpoints(load().broker_url.reveal())
     said = no_answer(server, ConnectionRefusedError(111, "refused")).hint
     assert ("the default of WORKER_BROKER_URL" in said) == (not name)
+
+
+def test_a_host_that_has_no_address_is_not_asked_for_its_port() -> None:
+    (server,) = endpoints("redis://nohost.invalid:6379/0")
+    with pytest.raises(redis.exceptions.ConnectionError) as unresolved:
+        redis.Redis(host="nohost.invalid").ping()
+    assert no_answer(server, unresolved.value).hint == "Is the host's name right?"
+    refused = redis.exceptions.ConnectionError("Error 111 connecting to nohost.invalid:6379. Connection refused.")
+    assert no_answer(server, refused).hint == "Is it running, and is the port right?"

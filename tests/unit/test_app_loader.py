@@ -1,0 +1,24 @@
+"""What is said of an application that cannot be loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from repot.errors import AppNotFound
+from repot.worker.app_loader import load_app
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("nowhere.py", "no module named", "A module has no .py at its end."),
+        ("nowhere", "no module named 'nowhere'", "Run in the project's directory"),
+        ("os", "'os' makes no Celery application", "Name the variable that holds it"),
+        ("os:app", "'os' has no 'app'", "Name the variable that holds it"),
+    ],
+)
+def test_an_application_that_is_not_there_is_named_with_the_next_step(name: str, message: str, hint: str) -> None:
+    with pytest.raises(AppNotFound) as missing:
+        load_app(name)
+    assert message in missing.value.message
+    assert missing.value.hint.startswith(hint)
