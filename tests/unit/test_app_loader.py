@@ -1,4 +1,4 @@
-"""What is said of an application that cannot be loaded."""
+"""What is reported for an application that cannot be loaded."""
 
 from __future__ import annotations
 
