@@ -60,7 +60,8 @@ def test_nothing_speaks_of_a_redis_and_no_password_is_kept_or_shown(
 ) -> None:
     for side in Side:
         rollout.start_worker(side, 1)
-    plan = ["--steps", "50,100", "--bake", "1s", "--samples", "1"]
+    # the application of this process may have the queue of another test
+    plan = ["--queue", rollout.queue, "--steps", "50,100", "--bake", "1s", "--samples", "1"]
     with open_rollout(NAME, rollout.settings) as opened:
         with closing(opened.watch(Plan(queues=(rollout.queue,)))) as watch:
             wait_until(lambda: not watch.obstacles(), within_s=60, what="the target is ready")
