@@ -223,9 +223,6 @@ CAMPAIGN = (
         beside=("celery-5.4", "celery-5.5", "celery-5.6", "web-servers"),
     ),
     _of("chaos", "the fault matrix' smoke, its commands, its pytest plugin"),
-    Group("mistakes", "each planted mistake of an application, and its right twin, on Redis", (
-        _pytest("mistakes", _paths("mistakes"), chosen="once"),
-    )),
     # an engine without layers builds for minutes, for which a test has no time
     _of("compose", "the compose files, where a Docker engine answers", before=(_run("scripts/images"),)),
     _of("pages", "every command of every page, typed", "postgresql"),
@@ -250,6 +247,9 @@ CAMPAIGN = (
     ), (("scripts/setup", "postgresql"),)),
     Group("verdicts", "some of the verdicts on applications that were not written for experiments", (
         _pytest("verdicts", _paths("verdicts"), chosen="chord or breaks or two_runs or reservation"),
+    )),
+    Group("mistakes", "for each verdict a planted mistake of an application, and its right twin, on Redis", (
+        _pytest("mistakes", _paths("mistakes"), chosen="once"),
     )),
     _of("browser", "pages in a headless Chromium", "browser"),
     Group("mutants", "a sixth of the planted defects, each of which must turn tests red", (
