@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import pkgutil
+import sys
+from pathlib import Path
+
 from celery import Celery
 
 from repot.errors import AppFailed, AppNotFound, AppUnusable, RepotError
@@ -55,7 +60,7 @@ def load_error(name: str, reason: str, what: str) -> AppUnusable:
     module = name.partition(":")[0]
     if reason == "module":
         message = f"the application {name!r} was not found: no module named {what!r}"
-        hint = f"Run in the project's directory and name the module, {_EXAMPLE}"
+        hint = f"Run in the project's directory and name the module, {_EXAMPLE}{_similar_module(what)}"
         if module.endswith(".py"):
             hint = f"A module has no .py at its end. {hint}"
         return AppNotFound(message, hint=hint)
@@ -64,9 +69,24 @@ def load_error(name: str, reason: str, what: str) -> AppUnusable:
         if ":" not in name:
             # Celery tries usual names, and complains of the last one
             message = f"the application {name!r} was not found: {module!r} makes no Celery application"
-        return AppNotFound(message, hint=f"Name the variable that holds it, {_EXAMPLE}")
+        return AppNotFound(message, hint=f"Name the variable that holds it, {_EXAMPLE}{_applications_in(module)}")
     message = f"the application {name!r} fails on import: {what}"
     return AppFailed(message, hint=f"`python -c 'import {module}'` shows the traceback.")
+
+
+def _similar_module(name: str) -> str:
+    """Return a sentence with the module of the current directory, or of the same package, whose name is most alike."""
+    package, _, last = name.rpartition(".")
+    places = getattr(sys.modules.get(package), "__path__", ()) if package else [str(Path.cwd())]
+    near = difflib.get_close_matches(last, [one.name for one in pkgutil.iter_modules(places)], n=1)
+    return f" There is {'.'.join(filter(None, (package, near[0])))!r}." if near else ""
+
+
+def _applications_in(module: str) -> str:
+    """Return a sentence with the variables of an imported module that hold applications."""
+    loaded = vars(sys.modules[module]) if module in sys.modules else {}
+    held = [name for name, one in loaded.items() if isinstance(one, Celery)]
+    return f" It has {' and '.join(map(repr, held))}." if held else ""
 
 
 def not_an_app(name: str, kind: str) -> AppUnusable:

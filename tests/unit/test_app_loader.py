@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 import pytest
 
 from repot.errors import AppNotFound
 from repot.worker.app_loader import load_app
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -22,3 +28,27 @@ def test_an_application_that_is_not_there_is_named_with_the_next_step(name: str,
         load_app(name)
     assert message in missing.value.message
     assert missing.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("trolley.celry", "There is 'trolley.celery'."),
+        ("troley", "There is 'trolley'."),
+        ("trolley.celery:app", "It has 'celery_app'."),
+        ("bicycle", "as in shop.celery:app, by -A or WORKER_APP."),
+    ],
+)
+def test_a_typing_error_has_the_name_that_is_most_alike(
+    name: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trolley").mkdir()
+    (tmp_path / "trolley" / "__init__.py").touch()
+    (tmp_path / "trolley" / "celery.py").write_text("from celery import Celery\ncelery_app = Celery('trolley')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for loaded in ("trolley", "trolley.celery"):
+        monkeypatch.delitem(sys.modules, loaded, raising=False)
+    with pytest.raises(AppNotFound) as missing:
+        load_app(name)
+    assert missing.value.hint.endswith(hint)
