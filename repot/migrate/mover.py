@@ -18,6 +18,7 @@ from repot.brokers.moving import HoldsDelayed, Release
 from repot.errors import AlreadyMoving, BrokerUnreachable, LeaseLost, MoveStopped, RepotError, ReservationLost
 from repot.logs import get_logger
 from repot.masking import masked
+from repot.migrate.garbage import seldom_collected
 from repot.migrate.identity import identity_of, task_id
 from repot.migrate.read_ahead import ReadAhead
 from repot.migrate.window import Window, abandoned, counted, marked, nothing, recognised
@@ -76,8 +77,9 @@ class QueueMover:
             MoveStopped: the target takes nothing, or the operator asked to stop.
         """
         try:
-            while not self._has_ended():
-                pass
+            with seldom_collected():
+                while not self._has_ended():
+                    pass
             self._unstage()
         except (LeaseLost, AlreadyMoving):
             # what is staged is the other mover's

@@ -6,6 +6,7 @@ import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from amqp import spec
 from amqp.method_framing import frame_handler
 from amqp.serialization import dumps, loads
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from repot.brokers.message import EncodedHeaders, Message, from_amqp, to_amqp, with_headers
 from repot.brokers.rabbitmq.deliveries import Delivery, read_deliveries
 from repot.brokers.rabbitmq.frames import FrameWriter
+from repot.brokers.rabbitmq.tables import Layouts
 from support.messages import messages
 
 if TYPE_CHECKING:
@@ -71,6 +73,32 @@ def test_deliveries_are_read_as_py_amqp_does(sent: list[Message], key: str) -> N
 def test_headers_of_other_producers_are_read_as_py_amqp_does(headers: Mapping[str, Any]) -> None:
     data = _sent(Message(b"x", headers=headers))
     assert _by_py_amqp(data) == read_deliveries(data)[0]
+
+
+_NAMES = ("lang", "task", "id", "eta", "retries", "ignore_result", "stamps", "timelimit")
+_CELERYS = st.sampled_from((None, True, False, 0, 7, [None, 30], {"a": "b"}, {}, 1.5, 2**40, b"\xff")) | st.text(
+    max_size=40
+)
+
+
+@given(sent=st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(_NAMES, _CELERYS)), min_size=2, max_size=12))
+def test_headers_are_read_by_the_layout_of_earlier_ones_as_py_amqp_does(sent: list[dict[str, Any]]) -> None:
+    """Most have the names, and some the types, of one before; few layouts are kept."""
+    data = b"".join(_sent(Message(b"x", headers=headers)) for headers in sent)
+    assert read_deliveries(data)[0] == _by_py_amqp(data)
+
+
+def test_a_name_that_is_there_twice_has_its_last_value() -> None:
+    layouts = Layouts()
+    for number in range(3):
+        assert layouts.read(b"\1aI" + struct.pack(">i", number) + b"\1aV") == {"a": None}
+
+
+@pytest.mark.parametrize("more", [b"", b"\1bV"])
+def test_a_table_that_goes_on_after_a_layout_is_another_one(more: bytes) -> None:
+    layouts = Layouts()
+    assert layouts.read(b"\1aI\0\0\0\1") == {"a": 1}
+    assert layouts.read(b"\1aI\0\0\0\2" + more) == ({"a": 2, "b": None} if more else {"a": 2})
 
 
 @given(message=messages(), cut=st.integers(min_value=0))

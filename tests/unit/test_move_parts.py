@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import closing
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from repot.errors import BrokerUnreachable, LeaseLost, MoveStopped
 from repot.migrate.account import account_of, digests
 from repot.migrate.control import Control, Limits, Spent
 from repot.migrate.database_journal import DatabaseJournal
+from repot.migrate.garbage import seldom_collected
 from repot.migrate.identity import identity_of
 from repot.migrate.mover import QueueMover
 from repot.migrate.placement import Beside
@@ -407,3 +409,15 @@ def test_the_identity_of_a_message_is_its_run_and_its_body() -> None:
     assert one == identity_of(Message(b"[[], {}, {}]", "x", "y", {"id": "id-1", "other": 1}, {"priority": 3}))
     others = [task(2), task(1, body=b"[]"), task(1, retries=1), task(1, eta="2030-01-01T00:00:00")]
     assert len({one, *map(identity_of, others)}) == 5
+
+
+@pytest.mark.parametrize("before", [(700, 10, 10), (90_000, 20, 20)])
+def test_python_looks_for_garbage_as_before_once_messages_are_moved(before: tuple[int, int, int]) -> None:
+    own = gc.get_threshold()
+    gc.set_threshold(*before)
+    try:
+        with seldom_collected():
+            assert gc.get_threshold() == (max(before[0], 50_000), *before[1:])
+        assert gc.get_threshold() == before
+    finally:
+        gc.set_threshold(*own)

@@ -13,7 +13,8 @@ from typing import Any
 
 from amqp import serialization, spec
 
-from repot.brokers.message import EncodedHeaders, Message, from_amqp
+from repot.brokers.message import Message, from_amqp
+from repot.brokers.rabbitmq.tables import Layouts
 
 _HEADER, _BODY = 2, 3
 #: Nothing, or the type of a method's frame.
@@ -28,9 +29,10 @@ _END = 0xCE
 _OVERHEAD = 8
 #: A tag, and a bit that says whether the message was delivered before.
 _TAG = struct.Struct(">QB")
-_LENGTH, _INT, _LONG_LONG = struct.Struct(">I"), struct.Struct(">i"), struct.Struct(">Q")
-_VOID = ord("V")
+_LENGTH, _LONG_LONG = struct.Struct(">I"), struct.Struct(">Q")
 _KEPT = 4096
+
+_LAYOUTS = Layouts()
 
 
 @dataclass(slots=True)
@@ -100,10 +102,9 @@ def _end_of(data: bytes, at: int) -> int | None:
 def _delivery(data: bytes, at: int) -> Delivery:
     _, channel, length, _, _ = _FRAME_AND_METHOD.unpack_from(data, at)
     header = at + length + _OVERHEAD
-    _, at = _bytes(data, at + _FRAME_AND_METHOD.size)
+    at = _after_short(data, at + _FRAME_AND_METHOD.size)
     tag, bits = _TAG.unpack_from(data, at)
-    _, at = _bytes(data, at + _TAG.size)
-    key, _ = _short(data, at)
+    key, _ = _kept_short(data, _after_short(data, at + _TAG.size))
     _, _, length = _FRAME.unpack_from(data, header)
     size, flags = _CONTENT.unpack_from(data, header + _CONTENT_AT)
     properties = _properties(data, header + _CONTENT_AT + _CONTENT.size, flags)
@@ -112,6 +113,11 @@ def _delivery(data: bytes, at: int) -> Delivery:
     body = header + length + _OVERHEAD + _FRAME.size
     message = Message(data[body : body + size], kind, encoding, headers, properties)
     return Delivery(channel, tag, bool(bits & 1), key, message)
+
+
+def _after_short(data: bytes, at: int) -> int:
+    """Return where a text ends whose length is in one byte."""
+    return at + 1 + data[at]
 
 
 def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
@@ -147,13 +153,14 @@ def _long_long(data: bytes, at: int) -> tuple[int, int]:
 
 def _headers(data: bytes, at: int) -> tuple[dict[Any, Any], int]:
     """Return headers; those with values of other types than Celery's, or texts that are not UTF-8, by py-amqp."""
-    headers = EncodedHeaders()
+    end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
+    fields = data[at + _LENGTH.size : end]
     try:
-        _, end = _table(data, at, headers)
+        headers = _LAYOUTS.read(fields)
     except (KeyError, UnicodeDecodeError):
         (found,), end = serialization.loads("F", data, at)
         return found, end
-    headers.encoded, headers.added = data[at + _LENGTH.size : end], ()
+    headers.encoded, headers.added = fields, ()
     return headers, end
 
 
@@ -191,45 +198,3 @@ def _properties(data: bytes, at: int, flags: int) -> dict[str, Any]:
     for name, decode in _stated(flags):
         found[name], at = decode(data, at)
     return found
-
-
-def _table(data: bytes, at: int, found: dict[str, Any] | None = None) -> tuple[dict[str, Any], int]:
-    """Return a table, or add its fields to what is found; and where it ends."""
-    end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
-    at += _LENGTH.size
-    found = {} if found is None else found
-    while at < end:
-        name_end = at + 1 + data[at]
-        name, kind = _kept_text(data[at + 1 : name_end]), data[name_end]
-        if kind == _VOID:
-            found[name], at = None, name_end + 1
-        else:
-            found[name], at = _ITEMS[kind](data, name_end + 1)
-    return found, end
-
-
-def _array(data: bytes, at: int) -> tuple[list[Any], int]:
-    end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
-    at += _LENGTH.size
-    found: list[Any] = []
-    while at < end:
-        value, at = _ITEMS[data[at]](data, at + 1)
-        found.append(value)
-    return found, end
-
-
-def _long_text(data: bytes, at: int) -> tuple[str, int]:
-    start = at + _LENGTH.size
-    end = start + _LENGTH.unpack_from(data, at)[0]
-    return data[start:end].decode(errors="surrogatepass"), end
-
-
-#: Types of a table's values, as Celery's producers write them.
-_ITEMS: dict[int, Any] = {
-    ord("S"): _long_text,
-    _VOID: lambda _, at: (None, at),
-    ord("t"): lambda data, at: (bool(data[at]), at + 1),
-    ord("I"): lambda data, at: (_INT.unpack_from(data, at)[0], at + _INT.size),
-    ord("F"): _table,
-    ord("A"): _array,
-}
