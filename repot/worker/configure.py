@@ -15,6 +15,7 @@ from repot.brokers.errors import tls_failure
 from repot.brokers.primary import follow_the_primary, store_on_the_primary
 from repot.config import Role, entries, explain, load
 from repot.config.celery import fold
+from repot.config.endpoints import endpoints
 from repot.config.settings import same_broker_problem
 from repot.config.urls import REDIS_SCHEMES, is_rediss, is_valkey
 from repot.errors import ConfigInvalid
@@ -147,6 +148,7 @@ def _configure(app: Celery, settings: WorkerSettings | None, role: Role) -> Work
     _remove_rollout(app)
     given = settings or load()
     settings = _derive(app, given, role)
+    _warn_of_default_results(settings)
     state_of(app).source = source_of(app)
     app.on_after_configure.connect(_warn_of_later_source, dispatch_uid="repot-later-source")
     _protect_results(settings.result_backend)
@@ -257,6 +259,18 @@ def _warn_of_bound_tasks(app: Celery, earlier: dict[str, Any]) -> None:
             "call it before app.tasks is used",
             option,
             ", ".join(sorted(names)[:_NAMED]) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""),
+        )
+
+
+def _warn_of_default_results(settings: WorkerSettings) -> None:
+    """Warn where results go to this machine by default, and the broker is on another one: each send may wait for it."""
+    is_local = settings.read_url.is_serverless or all(one.is_local for one in endpoints(settings.read_url.reveal()))
+    if "result_backend" not in settings.model_fields_set and not is_local:
+        log.warning(
+            "results go to %s, repot's default: neither the application nor WORKER_RESULT_BACKEND states a result "
+            "backend; disabled:// stores none",
+            settings.result_backend,
+            extra={"action": "default_results"},
         )
 
 

@@ -307,6 +307,25 @@ def test_without_a_server_everything_about_a_broker_is_left_alone(
     assert line == f"{scheme}:// has no server and is for tests only; settings of a broker do not apply"
 
 
+@pytest.mark.parametrize(
+    ("broker", "stated", "backend", "warned"),
+    [
+        ("amqp://u:p@mq.internal//", {}, {}, True),
+        ("redis://cache.internal:6379/0", {}, {}, True),
+        ("amqp://127.0.0.1//;amqp://mq.internal//", {}, {}, True),
+        ("redis://localhost:6379/0", {}, {}, False),
+        ("amqp://u:p@mq.internal//", {"result_backend": "disabled://"}, {}, False),
+        ("amqp://u:p@mq.internal//", {}, {"result_backend": "redis://results.internal/1"}, False),
+    ],
+)
+def test_results_that_go_to_this_machine_by_default_are_named(
+    broker: str, stated: dict[str, Any], backend: dict[str, Any], caplog: pytest.LogCaptureFixture, *, warned: bool
+) -> None:
+    """A send would wait there for 20 s, in an application that worked without a result backend."""
+    repot.configure(shop(broker_url=broker, **backend), ExplicitSettings(**stated))
+    assert ("results go to redis://localhost:6379/1, repot's default" in caplog.text) is warned
+
+
 @pytest.mark.parametrize("given_timeout", [None, 1200])
 def test_all_three_visibility_timeouts_are_the_same(given_timeout: int | None) -> None:
     """Celery's manual asks for all of them; the one that kombu reads decides."""
