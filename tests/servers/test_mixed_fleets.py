@@ -23,7 +23,7 @@ from repot.testbed.process import ReapedProcess
 from repot.waiting import wait_until
 from support import forked
 from support.appended import appended_lines
-from support.applications import MINORS, ROOT, python_of, workers_of
+from support.applications import MINORS, ROOT, interpreter, python_of, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,9 +142,8 @@ def working(fleet: Fleet) -> Iterator[None]:
         yield
 
 
-def side_of(minor: str, *, with_repot: bool) -> Side:
-    """The side of a minor release of Celery."""
-    python = python_of(minor)
+def side_of(python: str, *, with_repot: bool) -> Side:
+    """The side of the release of Celery in an environment."""
     return Side(python, _release(python), with_repot)
 
 
@@ -161,8 +160,9 @@ def _release(python: str) -> str:
 def test_two_releases_exchange_chains_chords_retries_revokes_and_etas(
     server: Server, redis: Server, tmp_path: Path, with_repot: tuple[str, ...]
 ) -> None:
-    old = side_of("5.4", with_repot="old" in with_repot)
-    new = side_of("5.7", with_repot="new" in with_repot)
+    # `make test` has made this environment already
+    old = side_of(interpreter("oldest"), with_repot="old" in with_repot)
+    new = side_of(python_of("5.7"), with_repot="new" in with_repot)
     fleet = fleet_of(tmp_path, server, redis, old, new)
     with working(fleet):
         fleet.check_exchange()
@@ -205,7 +205,7 @@ def test_a_release_runs_on_this_rabbitmq_or_ends_as_the_page_says(
     says = cells().get((minor, how, minor_of(published)))
     if says is None:
         pytest.skip(f"docs/celery-releases.md says nothing about RabbitMQ {published.version}")
-    side = side_of(minor, with_repot=how == "repot")
+    side = side_of(python_of(minor), with_repot=how == "repot")
     fleet = fleet_of(tmp_path, published, redis, side, side)
     if says == "runs":
         with working(fleet):
