@@ -60,7 +60,7 @@ def _is_demoted(error: redis.ResponseError) -> bool:
 
 
 class _OfWritable(CheckedConnection):
-    """The part of a connection that leaves a server which refuses writes; stands before a class of redis-py's."""
+    """The part of a connection that leaves a server which refuses writes; a mixin for a class of redis-py's."""
 
     def on_refused(self, error: redis.ResponseError) -> None:
         """Leave a server that takes no writes, or that sends waiting clients away because it is a replica now.

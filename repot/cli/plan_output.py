@@ -74,7 +74,7 @@ def refuse_losses(order: Order, settings: WorkerSettings, sample: int) -> None:
 
     with open_move(order, settings) as found:
         problems = [] if found.journal.read().get("name") else _plan_of(found, sample).all_problems
-    _refuse(problems, f"{len(problems)} problems: `repot move plan` lists them all. --force moves nevertheless.")
+    _refuse(problems, f"{len(problems)} problems: `repot move plan` lists them all. --force moves anyway.")
 
 
 def _plan_of(move: Move, sample: int) -> Plan:

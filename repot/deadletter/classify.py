@@ -94,7 +94,7 @@ def _is(exception: BaseException, kinds: Iterable[type[BaseException]]) -> bool:
 def _classes(task: Any, attribute: str) -> tuple[type[BaseException], ...]:  # noqa: ANN401
     found = getattr(task, attribute, None) or ()
     listed = found if isinstance(found, Iterable) and not isinstance(found, type) else (found,)
-    # the application may have written anything there: a failure must be classified nevertheless
+    # the application may have written anything there: a failure must still be classified
     return tuple(one for one in listed if isinstance(one, type) and issubclass(one, BaseException))
 
 

@@ -133,7 +133,7 @@ class WorkerProbe:
 
 
 def timed_out(snapshot: Snapshot, deadline_s: float) -> Snapshot:
-    """Return `snapshot` with the readiness of a worker that was pinged for `deadline_s` in vain."""
+    """Return `snapshot` with the readiness of a worker that answered no ping for `deadline_s`."""
     status = snapshot.status
     if status is None:
         return replace(snapshot, ready=snapshot.live)

@@ -116,7 +116,7 @@ class Guard:
         `unanswered` are owners of earlier requests for the same work, as their errors name them.
 
         Raises:
-            StoreUnreachable: the store did not answer. A lease that it granted nevertheless is released in the
+            StoreUnreachable: the store did not answer. A lease that it granted all the same is released in the
                 background; a later request that names the `owner` of the error need not wait for that.
         """
         request = LeaseRequest(

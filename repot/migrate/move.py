@@ -241,7 +241,7 @@ class Move:
                     mover.run()
 
     def _turn(self, run: Run) -> None:
-        """Put in order what the other direction left, if the move went that way last."""
+        """Recover what the other direction left unfinished, if the move went that way last."""
         record = self.journal.read()
         former = Direction(record.get("direction") or Direction.FORTH)
         if former is self.order.direction:

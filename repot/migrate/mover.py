@@ -91,7 +91,7 @@ class QueueMover:
             self._leave()
 
     def recover(self) -> None:
-        """Put in order what was left when the last mover was interrupted, and move nothing more.
+        """Recover what the last mover left when it was interrupted, and move nothing more.
 
         Raises:
             LeaseLost: another mover has the lease.
@@ -266,7 +266,7 @@ class QueueMover:
     # -- what an earlier mover left
 
     def _recover(self) -> None:
-        """Put in order what was left when the last mover, or this one, was interrupted."""
+        """Recover what the last mover, or this one, left when it was interrupted."""
         # the fencing token first: another mover may have taken over
         self._apply(nothing(self._route.account))
         self._control.check_target()

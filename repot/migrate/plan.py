@@ -139,7 +139,7 @@ def plan_of(move: Move, sample: int, *, follows: bool) -> Plan:
 
 
 def _look_for_orphans(move: Move, plan: Plan) -> None:
-    """Say what the move would give back before it begins, if it is to."""
+    """Say what the move would give back before it begins, if the order asks for that."""
     if move.order.orphans is None:
         return
     try:

@@ -25,7 +25,7 @@ _LONGEST_NAME = 255
 
 WAY_OUT = (
     "Let the application keep results in Redis or a database, or let workers of the source finish these tasks first. "
-    "--allow-rpc moves them: they run, and who waits for their results waits in vain."
+    "--allow-rpc moves them: they run, and a caller that waits for their results never gets them."
 )
 
 

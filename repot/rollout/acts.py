@@ -62,7 +62,7 @@ def act(
     record = rollout.record()
     if name == "promote" and record.phase in _BEFORE_STEPS and not force and (lacks := _obstacles(rollout)):
         message = "\n".join(["the first step cannot begin:", *lacks])
-        raise RolloutRefused(message, hint=f"`repot rollout promote {rollout.name} --force` begins nevertheless.")
+        raise RolloutRefused(message, hint=f"`repot rollout promote {rollout.name} --force` begins anyway.")
     if name == "promote" and record.phase == Phase.ABORTED:
         # refused before anything is forgotten
         decide(record)

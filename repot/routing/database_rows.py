@@ -200,7 +200,7 @@ class Rows:
         self._connection.execute(delete(table).where(of_key, table.c.number <= number - most))
 
     def clean(self) -> int:
-        """Delete rows whose time is over, some of each table; return how many."""
+        """Delete expired rows, some of each table; return how many."""
         found = 0
         for table in (tables.fields, tables.scores):
             over = table.c.expires_at <= now()

@@ -103,7 +103,7 @@ class DatabaseRolloutStore:
         return self._write(lambda rows: STEPS[name](rows, keys, arguments))
 
     def clean(self) -> int:
-        """Delete rows whose time is over, at most 500 of each table; return how many."""
+        """Delete expired rows, at most 500 of each table; return how many."""
         return self._write(lambda rows: rows.clean())
 
     def _read(self, act: Callable[[Rows], T]) -> T:

@@ -108,7 +108,7 @@ class DatabaseJobStore:
         return self._transact(tenant, act)
 
     def undo(self, tenant: str, job: str, error: BaseException) -> StoreReply:
-        """Free scope and idempotency key, unless a worker has the message nevertheless."""
+        """Free scope and idempotency key, unless a worker has the message after all."""
 
         def act(rows: JobRows) -> StoreReply:
             locked = rows.lock_job(job)

@@ -70,7 +70,7 @@ def hooked(connection_class: Any, mixin: type[HookedConnection], **attributes: A
 
 
 class HookedConnection:
-    """Base of what stands before a connection class of kombu's."""
+    """Base of a mixin for a connection class of kombu's."""
 
     def on_search(self) -> AbstractContextManager[None]:
         """Hook: around a search for the broker, which ends at once where the connection exists."""

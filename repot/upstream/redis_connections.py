@@ -105,7 +105,7 @@ def close_link(connection: Any) -> None:
 
 
 class CheckedConnection:
-    """Base of what stands before a class of redis-py's connections."""
+    """Base of a mixin for a class of redis-py's connections."""
 
     def on_refused(self, error: redis.ResponseError) -> None:
         """Hook: the server answers with an error. An exception raised here is raised in its place."""

@@ -27,7 +27,7 @@ def use_worker_connections(app: Celery, status_writer: StatusWriter) -> None:
 
 
 class _WorkerConnection(HookedConnection):
-    """A mixin that stands before a connection class of kombu's."""
+    """A mixin for a connection class of kombu's."""
 
     status_writer: ClassVar[StatusWriter]
 

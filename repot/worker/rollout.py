@@ -127,7 +127,7 @@ def _reader(
             _report(reporters)
             has_failed = False
         except RepotError as error:
-            # the record counts more: without the right to report, a process follows nevertheless
+            # the record counts more: without the right to report, a process still follows
             if not has_failed:
                 log.warning("what is sent is not counted: %s", error.message, extra={"action": "rollout_uncounted"})
             has_failed = True
