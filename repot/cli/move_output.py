@@ -116,9 +116,9 @@ def print_checks(checks: list[QueueCheck], *, as_json: bool, is_verbose: bool) -
     """Print whether the account closes, and a line for each queue; all that was found as JSON, or if asked for.
 
     Raises:
-        AccountOpen: an account does not close.
+        CheckFailed: an account does not close.
     """
-    from repot.errors import AccountOpen
+    from repot.errors import CheckFailed
 
     shown = [asdict(one) for one in checks]
     if as_json:
@@ -132,4 +132,4 @@ def print_checks(checks: list[QueueCheck], *, as_json: bool, is_verbose: bool) -
     problems = [f"{one.queue}: {problem}" for one in checks for problem in one.problems]
     if problems:
         message = f"the account does not close: {problems[0]}"
-        raise AccountOpen(message, hint="`repot move status` shows the counts; `--json` of this command all problems.")
+        raise CheckFailed(message, hint="`repot move status` shows the counts; `--json` of this command all problems.")
