@@ -1,9 +1,10 @@
-"""What is reported for an application that cannot be loaded."""
+"""The name of an application, and what is reported for one that cannot be loaded."""
 
 from __future__ import annotations
 
 import pytest
 
+from repot.config import app_name, load
 from repot.errors import AppNotFound
 from repot.worker.app_loader import load_app
 
@@ -22,3 +23,17 @@ def test_an_application_that_is_not_there_is_named_with_the_next_step(name: str,
         load_app(name)
     assert message in missing.value.message
     assert missing.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize("variable", ["WORKER_APP", "worker_app", "Worker_App"])
+def test_the_application_of_the_environment_is_that_of_the_settings(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "shop.celery:app")
+    assert app_name() == load().app == "shop.celery:app"
+
+
+def test_an_empty_variable_names_no_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose passes an unset variable so."""
+    monkeypatch.setenv("WORKER_APP", "")
+    assert not app_name()
