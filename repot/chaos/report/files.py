@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from repot.chaos.report import load_junit, load_sarif
+from repot.chaos.report import load_junit
 from repot.chaos.report.html_report import as_html
 from repot.chaos.report.junit import as_junit
 from repot.chaos.report.markdown import as_markdown
 from repot.chaos.report.matrix import matrix
 from repot.chaos.report.result import Campaign
-from repot.chaos.report.sarif import as_sarif
+from repot.chaos.report.sarif import as_sarif, load_sarif
 from repot.errors import FileUnusable
 from repot.sanitize import sanitize_report
 
@@ -36,7 +36,7 @@ FORMS: dict[str, Callable[[Campaign], str]] = {
 #: The same of `repot chaos load`.
 LOAD_FORMS: dict[str, Callable[[LoadReport], str]] = {
     "junit": load_junit.as_junit,
-    "sarif": load_sarif.as_sarif,
+    "sarif": load_sarif,
 }
 
 __all__ = [
