@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any
 
 from celery import Celery
 from celery.worker.consumer import Consumer
@@ -23,7 +24,7 @@ def test_the_steps_that_wrap_are_created_in_one_order() -> None:
     """A message that is not due goes into its delay again unseen; one that became due meanwhile passes all others."""
     app = Celery("shop", set_as_current=False)
     configure(app, ExplicitSettings())
-    blueprint = Consumer.Blueprint(steps=app.steps["consumer"])
+    blueprint: Any = Consumer.Blueprint(steps=app.steps["consumer"])
     steps = blueprint.claim_steps()
     others = {name: step for name, step in steps.items() if step not in WRAPPING}
     orders = set()
