@@ -117,6 +117,13 @@ def test_a_command_of_experiments_is_refused(production: Path, tmp_path: Path, w
     assert hint == "hint: in another environment: pip install 'repot[chaos]'"
 
 
+@pytest.mark.parametrize("typed", ["chaos run re", "chaos run --profile re", "chaos load --fault re", "cha"])
+def test_a_shell_completes_without_a_traceback(production: Path, tmp_path: Path, typed: str) -> None:
+    words = f"COMP_WORDS='repot {typed}' COMP_CWORD={len(typed.split())}"
+    found = run(["sh", "-c", f"_REPOT_COMPLETE=bash_complete {words} {production / 'repot'}"], tmp_path)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "plain,chaos\n" if typed == "cha" else "\n", "")
+
+
 def test_the_tests_of_an_application_run_beside_it(production: Path, tmp_path: Path) -> None:
     (tmp_path / "test_shop.py").write_text("def test_nothing() -> None: ...\n")
     assert "1 passed" in checked([production / "pytest", "-p", "no:cacheprovider"], tmp_path)
