@@ -31,6 +31,10 @@ RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes --no
       --require-hashes --no-deps --only-binary :all: -r requirements-flower.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY repot repot
+# experiments and private servers, with the lines of pyproject.toml that are entry points into them: `repot chaos`, `demo`
+# and `up` are then refused. --build-arg OMIT= keeps them
+ARG OMIT="repot.chaos repot.testbed"
+RUN for package in $OMIT; do rm -r "$(echo "$package" | tr . /)" && sed -i "/\"$package\./d" pyproject.toml || exit; done
 # the version comes from a tag, and the repository is not here: --build-arg VERSION=0.1.0
 ARG VERSION=0.0.0
 # with byte code: each probe is a new process, and would compile Celery again. Without the tests of packages

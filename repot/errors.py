@@ -1,70 +1,4 @@
-"""All errors of repot, in one tree.
-
-    RepotError                    exit 1
-    ├── ConfigInvalid             exit 2   a setting is invalid
-    ├── AppUnusable               exit 2   the Celery application cannot be imported, or does not use repot's settings
-    │   ├── AppNotFound           exit 6   the application's module does not exist, or has no such name
-    │   └── AppFailed             exit 7   the application raises while it is imported
-    ├── ProgramMissing            exit 1   a server program is not installed
-    ├── ServerFailed              exit 1   a private server did not start, or died
-    ├── BrokerUnreachable         exit 3   the broker did not answer in time
-    │   ├── DepthUnknown          exit 3   the broker answered, but has not counted its messages yet
-    │   ├── ManagementUnreachable exit 3   RabbitMQ's management API did not answer, whatever RabbitMQ itself does
-    │   ├── MessagesWithheld      exit 3   messages wait in a queue, and the broker hands out none of them
-    │   ├── BrokerUnsupported     exit 2   the broker answers, but Celery has no transport for its kind
-    │   ├── AccessRefused         exit 8   the broker refuses the user, the password or the virtual host
-    │   └── TlsFailed             exit 9   a trusted TLS connection to the broker could not be established
-    ├── FactUnknown               exit 1   a fact that a check needs is not available
-    ├── RuleUnknown               exit 2   a rule does not exist, or a plugin's rule cannot be loaded
-    ├── FindingsFound             exit 4   the doctor has findings at least as severe as `--fail-on`
-    ├── StatusFileUnreadable      exit 1   a worker's status file exists but cannot be read
-    ├── AddressTaken              exit 2   an address cannot be listened on
-    ├── WorkerUnhealthy           exit 4   a probe of a worker failed
-    ├── DeadlineExceeded          exit 1   a condition was not met before its deadline
-    ├── ReportUnwritable          exit 2   a report cannot be written to its file
-    ├── ReportUnreadable          exit 2   a report's file cannot be read, or is not a report
-    ├── FilesExist                exit 2   files to be written exist already
-    ├── DirectoryUnusable         exit 2   a directory for files, or a file in it, cannot be read or written
-    ├── InvalidIdempotencyKey     exit 2   an idempotency key cannot be made from the arguments of a call
-    ├── StoreUnreachable          exit 3   the lease store did not answer in time
-    │   └── StoreRefused          exit 8   the lease store refuses the user, the password or a key
-    ├── StoreMisconfigured        exit 2   the configured lease store cannot serve
-    ├── AlreadyRunning            exit 5   another run holds the lease on this key
-    ├── LeaseLost                 exit 5   this run no longer holds its lease
-    ├── OutcomeUnknown            exit 5   an earlier run died or was interrupted
-    ├── PayloadMismatch           exit 5   a key was used again with a different payload
-    ├── PreviousRunFailed         exit 5   an earlier run with this key failed for good, by the policy of its task
-    ├── ResultExpired             exit 1   the effect has happened, but its result was too large to store or has expired
-    ├── RecordNotFound            exit 1   there is no idempotency record for this key, or it has expired
-    ├── RecordUnreadable          exit 1   the value stored under this key is not an idempotency record
-    ├── InvalidMessage            exit 1   a message names a task but cannot be handed to the process that would run it
-    ├── DeliveryLimitReached      exit 1   a message was delivered too often to workers that died with it
-    ├── DeadLetterNotFound        exit 1   there is no such dead letter
-    ├── Unroutable                exit 1   a message has no queue to go to, or its queue is full
-    ├── ReturnUnrecognised        exit 1   RabbitMQ returned a message that is not one of those that were sent
-    ├── ReservationLost           exit 5   a reservation of messages has ended
-    ├── AlreadyMoving             exit 5   another mover holds the queue or the move
-    ├── MoveNotFound              exit 1   there is no journal of a move with this name
-    ├── MoveConflict              exit 5   a move of this name goes another way, or cannot do this now
-    ├── MoveRefused               exit 4   a move would lose or strand messages
-    ├── MoveStopped               exit 1   a move ended before its queues were empty
-    ├── AccountOpen               exit 4   the account of a move does not close
-    ├── PublishUnconfirmed        exit 3   the broker refused tasks of a confirm window, or did not confirm them
-    ├── RolloutNotFound           exit 1   there is no record of a rollout with this name
-    ├── RolloutConflict           exit 5   a rollout was changed meanwhile, or exists already
-    ├── RolloutRefused            exit 4   a rollout cannot begin: the target lacks something
-    ├── RolloutAborted            exit 10  a rollout ended with all work on its source again
-    ├── AlreadyControlled         exit 5   another controller leads the rollout
-    ├── ScopeConflict             exit 5   a scope has an active job already
-    ├── JobNotFound               exit 1   the job does not exist, or belongs to another tenant
-    ├── NotJobOwner               exit 8   a job cannot be cancelled
-    ├── JobEnded                  exit 5   a job that has ended cannot be cancelled
-    ├── SubmissionFailed          exit 3   a job could not be sent
-    ├── ExperimentFailed          exit 1   an experiment could not be carried out, so it has no verdict
-    │   └── Inconclusive          exit 1   the fault did not meet the task as the scenario has it
-    ├── NotApplicable             exit 2   an experiment does not apply to this broker or this task
-    ├── VerdictUnexpected         exit 4   a verdict differs from the table of expectations
-    └── Interrupted               exit 130 the user asked to stop
+"""All errors of repot, in one tree, which docs/exit-codes.md shows.
 
 Exit codes of the command: 0 success, 1 failure, 2 usage or settings, 3 broker unreachable, 4 check failed, 5 conflict,
 6 application not found, 7 application fails on import, 8 access refused, 9 TLS failed, 10 rollout aborted,
@@ -131,7 +65,7 @@ class ServerFailed(RepotError):
 
 
 class BrokerUnreachable(RepotError):
-    """The broker did not answer in time."""
+    """The broker did not answer in time, or hands out none of the messages that wait."""
 
     exit_code = 3
 
@@ -142,10 +76,6 @@ class DepthUnknown(BrokerUnreachable):
 
 class ManagementUnreachable(BrokerUnreachable):
     """RabbitMQ's management API did not answer; messages do not go through it."""
-
-
-class MessagesWithheld(BrokerUnreachable):
-    """Messages wait in a queue, and the broker hands out none of them."""
 
 
 class BrokerUnsupported(BrokerUnreachable):
@@ -166,6 +96,12 @@ class TlsFailed(BrokerUnreachable):
     exit_code = 9
 
 
+class CheckFailed(RepotError):
+    """A check was made, and its answer is no: findings, an unhealthy worker, an unexpected verdict, messages left."""
+
+    exit_code = 4
+
+
 class FactUnknown(RepotError):
     """A fact that a check needs is not available; the hint says how to provide it."""
 
@@ -174,12 +110,6 @@ class RuleUnknown(RepotError):
     """A rule does not exist, or a plugin's rule cannot be loaded."""
 
     exit_code = 2
-
-
-class FindingsFound(RepotError):
-    """The doctor has findings at least as severe as `--fail-on`."""
-
-    exit_code = 4
 
 
 class StatusFileUnreadable(RepotError):
@@ -192,36 +122,12 @@ class AddressTaken(RepotError):
     exit_code = 2
 
 
-class WorkerUnhealthy(RepotError):
-    """A probe of a worker failed."""
-
-    exit_code = 4
-
-
-class MetricUnknown(RepotError):
-    """No sample has the name that was asked for: the metric does not exist, or its value is unknown."""
-
-    exit_code = 4
-
-
 class DeadlineExceeded(RepotError):
     """A condition was not met before its deadline."""
 
 
-class ReportUnwritable(RepotError):
-    """A report cannot be written to its file."""
-
-    exit_code = 2
-
-
-class ReportUnreadable(RepotError):
-    """A report's file cannot be read, or is not a report."""
-
-    exit_code = 2
-
-
-class FilesExist(RepotError):
-    """Files to be written exist already; nothing was written."""
+class FileUnusable(RepotError):
+    """A file cannot be read or written, is not a report, or exists already; nothing was written."""
 
     exit_code = 2
 
@@ -320,12 +226,6 @@ class DeliveryLimitReached(RepotError):
     """A message was delivered too often to workers that died with it."""
 
 
-class OutboxNotEmpty(RepotError):
-    """Messages that are due are left in the outbox: they could not be published."""
-
-    exit_code = 4
-
-
 class DeadLetterNotFound(RepotError):
     """There is no such dead letter."""
 
@@ -401,12 +301,6 @@ class MoveStopped(RepotError):
 
 class HoldersUnknown(RepotError):
     """A worker may be alive that did not say what it holds, so its messages cannot be given back."""
-
-    exit_code = 4
-
-
-class AccountOpen(RepotError):
-    """The account of a move does not close."""
 
     exit_code = 4
 
@@ -511,12 +405,6 @@ class NotApplicable(RepotError):
     """An experiment does not apply to this broker or this task."""
 
     exit_code = 2
-
-
-class VerdictUnexpected(RepotError):
-    """A verdict differs from the table of expectations."""
-
-    exit_code = 4
 
 
 class Interrupted(RepotError):

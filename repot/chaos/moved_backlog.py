@@ -14,7 +14,7 @@ from repot.chaos.instruments.journal import EFFECT, Journal
 from repot.chaos.report.explanation import Statement
 from repot.chaos.runner.workers import start_worker
 from repot.config import BrokerUrl, ExplicitSettings, Role
-from repot.errors import DepthUnknown, VerdictUnexpected
+from repot.errors import CheckFailed, DepthUnknown
 from repot.migrate.addresses import Address, Addresses
 from repot.migrate.move import Order, open_move
 from repot.migrate.translate import Rules
@@ -78,11 +78,11 @@ def require_proved(statements: Iterable[Statement]) -> None:
     """Accept statements that this run has proved.
 
     Raises:
-        VerdictUnexpected: one is not.
+        CheckFailed: one is not.
     """
     for statement in statements:
         if not statement.proved:
-            raise VerdictUnexpected(statement.text)
+            raise CheckFailed(statement.text)
 
 
 def _move(settings: ExplicitSettings, redis: Server, rabbitmq: Server) -> tuple[Account, float]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from repot.cli.chaos_load import load, profile_names, sample
+from repot.cli.chaos_load import load, profile_names, sample, suggested
 from repot.cli.durations import seconds
 from repot.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from repot.chaos.report.result import Campaign
 
@@ -22,7 +22,8 @@ _JOBS = 10
 _file = click.Path(dir_okay=False, path_type=Path)
 
 
-def _scenario_names(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+@suggested
+def _scenario_names(typed: str) -> Iterable[str]:
     from repot.chaos.instruments.failpoints import Phase
     from repot.chaos.scenarios.catalogue import ALL, SCENARIOS, SMOKE
     from repot.chaos.scenarios.scenario import AT
@@ -30,7 +31,7 @@ def _scenario_names(_context: click.Context, _parameter: click.Parameter, typed:
     base, at, _ = typed.partition(AT)
     movable = {ALL, SMOKE, *(one.name for one in SCENARIOS.values() if one.has_other_phases)}
     moved = [f"{base}{AT}{phase}" for phase in Phase] if at and base in movable else []
-    return [name for name in (*SCENARIOS, ALL, SMOKE, *moved) if name.startswith(typed)]
+    return (*SCENARIOS, ALL, SMOKE, *moved)
 
 
 def _reports(command: Callable[..., None]) -> Callable[..., None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,24 +12,37 @@ from repot.cli.durations import seconds
 from repot.cli.output import echo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from repot.chaos.report.load_report import LoadReport
 
 _file = click.Path(dir_okay=False, path_type=Path)
 
 
-def profile_names(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
-    """Return the names of profiles that begin as what was typed."""
+def suggested(names: Callable[[str], Iterable[str]]) -> Callable[..., list[str]]:
+    """Let a shell complete what was typed by these names; without the packages that have them, by none."""
+
+    def suggest(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
+        with suppress(ModuleNotFoundError):
+            return [name for name in names(typed) if name.startswith(typed)]
+        return []
+
+    return suggest
+
+
+@suggested
+def profile_names(_: str) -> Iterable[str]:
+    """Return the names of profiles."""
     from repot.chaos.scenarios.profiles import ENVIRONMENT, PROFILES
 
-    return [name for name in (*PROFILES, ENVIRONMENT) if name.startswith(typed)]
+    return (*PROFILES, ENVIRONMENT)
 
 
-def _fault_names(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
+@suggested
+def _fault_names(_: str) -> Iterable[str]:
     from repot.chaos.runner.load_planning import NO_FAULT, load_faults
 
-    return [name for name in (*load_faults(), NO_FAULT) if name.startswith(typed)]
+    return (*load_faults(), NO_FAULT)
 
 
 @click.command()

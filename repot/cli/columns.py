@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repot.cli.output import echo, terminal_width
+from repot.cli.output import echo, echo_line, terminal_width
 from repot.sanitize import readable
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ def print_table(rows: Sequence[tuple[str, ...]], heads: tuple[str, ...], indent:
     for row in rows:
         for number, line in enumerate(_block(tuple(map(readable, row)), heads)):
             echo(f"{indent}{line}", bold=not number)
+
+
+def print_fields(fields: Iterable[tuple[str, object]], width: int) -> None:
+    """Print a line for each field: its label, in so many columns, and its value."""
+    for label, value in fields:
+        echo_line(f"{label:{width}} {value}")
 
 
 def _block(row: tuple[str, ...], heads: tuple[str, ...]) -> Iterator[str]:

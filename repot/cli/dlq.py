@@ -8,7 +8,7 @@ import click
 
 from repot.cli.columns import print_table
 from repot.cli.dlq_options import JSON, filters, open_queues, query_of, queue_options, redaction_of, refuse_blank
-from repot.cli.dlq_output import note_missing, note_none, oldest, print_fields
+from repot.cli.dlq_output import note_missing, note_none, oldest, print_dead_letter
 from repot.cli.durations import age
 from repot.cli.output import closed_pipe_is_no_error, echo, echo_json
 from repot.sanitize import readable
@@ -98,7 +98,7 @@ def show(id_prefix: str, *, payload: bool, as_json: bool, **given: Any) -> None:
         echo_json(found)
         return
     for one in found:
-        print_fields(one)
+        print_dead_letter(one)
 
 
 @dlq.command()

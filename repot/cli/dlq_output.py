@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from repot.cli.columns import print_fields
 from repot.cli.output import echo, echo_line
 
 if TYPE_CHECKING:
@@ -13,14 +14,12 @@ if TYPE_CHECKING:
     from repot.deadletter.query import DlqHandle
 
 
-def print_fields(found: dict[str, Any]) -> None:
+def print_dead_letter(found: dict[str, Any]) -> None:
     """Print one line per field; the traceback comes last, with its line breaks."""
     traceback = found.pop("traceback")
-    width = max(map(len, found))
-    for name, value in found.items():
-        text = value if isinstance(value, str) else json.dumps(value)
-        if value not in (None, "", {}):
-            echo_line(f"{name:{width}}  {text}")
+    known = {name: value for name, value in found.items() if value not in (None, "", {})}
+    texts = ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in known.items())
+    print_fields(texts, max(map(len, found)) + 1)
     if traceback:
         echo(f"\n{traceback.rstrip()}", verbatim=True)
     echo()

@@ -82,7 +82,7 @@ def metrics(*, names: tuple[str, ...]) -> None:
     none. A value that is unknown has no sample.
     """
     from repot.config import load, load_healthcheck
-    from repot.errors import MetricUnknown
+    from repot.errors import CheckFailed
     from repot.healthcheck.sidecar import scrape_once
 
     worker = load()
@@ -92,7 +92,7 @@ def metrics(*, names: tuple[str, ...]) -> None:
         echo(line)
     if not shown:
         message = f"no sample of {', '.join(names)}: its value is unknown here, or there is no such metric"
-        raise MetricUnknown(message, hint="docs/healthcheck.md lists the metrics.")
+        raise CheckFailed(message, hint="docs/healthcheck.md lists the metrics.")
 
 
 @healthcheck.command()
@@ -112,7 +112,7 @@ def _probe_live(*, as_json: bool) -> None:
 
 
 def _report(question: str, result: ProbeResult, *, as_json: bool) -> None:
-    from repot.errors import WorkerUnhealthy
+    from repot.errors import CheckFailed
 
     if as_json:
         echo_json({question: result.ok, "state": result.state, "reason": result.reason}, indent=None)
@@ -120,4 +120,4 @@ def _report(question: str, result: ProbeResult, *, as_json: bool) -> None:
         echo(f"{question}: {result.reason}")
     if not result.ok:
         message = f"not {question}: {result.reason}"
-        raise WorkerUnhealthy(message, hint=_HINTS.get(result.state, ""))
+        raise CheckFailed(message, hint=_HINTS.get(result.state, ""))

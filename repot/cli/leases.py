@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from repot.cli.columns import print_table
+from repot.cli.columns import print_fields, print_table
 from repot.cli.deployment import APP, store_settings
 from repot.cli.durations import seconds
 from repot.cli.output import echo, echo_json, echo_line
@@ -108,8 +108,7 @@ def show(name: str, *, app: str | None, as_json: bool) -> None:
     if as_json:
         echo_json(_data(record))
         return
-    for label, value in _data(record).items():
-        echo(f"{label + ':':<12} {'' if value is None else readable(str(value))}")
+    print_fields(((f"{label}:", "" if value is None else value) for label, value in _data(record).items()), 12)
 
 
 @leases.command()

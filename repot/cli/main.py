@@ -30,6 +30,8 @@ _EXTRA = (
     | dict.fromkeys(("fastapi", "prometheus_client", "uvicorn"), "healthcheck")
     | dict.fromkeys(("alembic", "sqlalchemy"), "database")
 )
+#: Packages of repot's own that a build for production omits (docs/architecture.md), with the extra that they serve.
+_OMITTED = dict.fromkeys(("repot.chaos", "repot.testbed"), "chaos")
 
 
 class _Repot(click.Group):
@@ -77,6 +79,10 @@ class _Repot(click.Group):
 
 def _report(error: Exception, *, with_traceback: bool) -> int:
     """Print what failed and what to do next; return the exit code."""
+    if isinstance(error, ModuleNotFoundError) and error.name in _OMITTED:
+        echo(f"error: this command needs {error.name}, which this build of repot does not have", err=True)
+        echo(f"hint: in another environment: pip install 'repot[{_OMITTED[error.name]}]'", err=True)
+        return RepotError.exit_code
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRA:
         echo(f"error: this command needs {error.name}, which is not installed", err=True)
         echo(f"hint: pip install 'repot[{_EXTRA[error.name]}]'", err=True)

@@ -30,10 +30,18 @@ _STYLES = {
 }
 
 
+def table_of(first: str, *heads: str) -> Table:
+    """Return a table without rows; what is in its first column, a name, is on one line."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for head in heads:
+        table.add_column(head)
+    return table
+
+
 def side_by_side(laid_out: Matrix) -> Table:
     """Return a table with a row for each scenario; no column is narrower than its longest word."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("scenario", no_wrap=True)
+    table = table_of("scenario")
     for column in laid_out.columns:
         head = Text(f"{readable(column.profile.name)}\n{column.guarded}")
         table.add_column(head, min_width=_longest_word(laid_out, column))

@@ -172,6 +172,7 @@ def given_addresses(given: dict[str, Any], settings: WorkerSettings) -> Addresse
     Raises:
         ConfigInvalid: one is not an address.
     """
+    from repot.config import app_name
     from repot.migrate.addresses import Addresses, with_management_of, with_options_of
     from repot.worker.app_loader import load_app
 
@@ -181,7 +182,7 @@ def given_addresses(given: dict[str, Any], settings: WorkerSettings) -> Addresse
         return None
     found = with_management_of(Addresses(source, target), settings)
     # commands that only read a journal have no such option
-    name = _app_name(given, settings) if "app" in given else ""
+    name = given["app"] or app_name() if "app" in given else ""
     return with_options_of(found, load_app(name)) if name else found
 
 
@@ -224,7 +225,7 @@ def order_of(name: str, addresses: Addresses, given: dict[str, Any], settings: W
     """Return the order of the options, for the queues that they choose on the source."""
     from repot.migrate.choice import choose
 
-    app, mapping = _app(given, settings), dict(_pair(one) for one in given["mapped"])
+    app, mapping = _app(given), dict(_pair(one) for one in given["mapped"])
     return _order(
         name, addresses, given, settings, app, choose(addresses.source, settings, app, given["queues"], mapping)
     )
@@ -250,7 +251,7 @@ def order_again(
         queues = {queue: mapping.get(queue, queue) for queue in (given["queues"] or mapping)}
     else:
         given["dlq"] = given["dlq"] or bool(dead)
-    return _order(name, addresses, given, settings, _app(given, settings), QueueChoice(queues))
+    return _order(name, addresses, given, settings, _app(given), QueueChoice(queues))
 
 
 def _order(
@@ -290,19 +291,15 @@ def _order(
     )
 
 
-def _app(given: dict[str, Any], settings: WorkerSettings) -> Celery | None:
+def _app(given: dict[str, Any]) -> Celery | None:
+    from repot.config import app_name
     from repot.worker.app_loader import load_app
 
-    name = _app_name(given, settings)
+    name = given["app"] or app_name()
     if not name and given["reroute"]:
         message = "--reroute asks the application: name it with -A or WORKER_APP"
         raise click.UsageError(message)
     return load_app(name) if name else None
-
-
-def _app_name(given: dict[str, Any], settings: WorkerSettings) -> str:
-    """Return the application of -A, or else of WORKER_APP; empty if neither names one."""
-    return given["app"] or (settings.app if "app" in settings.model_fields_set else "")
 
 
 def _uses_rpc(app: Celery) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from repot.cli.columns import print_table
+from repot.cli.columns import print_fields, print_table
 from repot.cli.output import echo, echo_json, echo_line
 from repot.sanitize import readable
 
@@ -21,12 +21,12 @@ _WIDEST = 16
 def print_status(shown: dict[str, Any]) -> None:
     """Print what is known about a move: a line a field, then a table of its queues and one of its audit."""
     queues, counted = shown["queues"], [name for name in shown["given_back"] if name in shown]
-    print_fields(
+    _print_known(
         {name: value for name, value in shown.items() if name not in (*counted, "given_back", "queues", "audit")}
     )
     _print_counts([*queues, *([{"queue": "(all)", "to": "", **shown}] if len(queues) > 1 else [])], counted)
     if any(shown["given_back"].values()):
-        print_fields({"given_back": shown["given_back"]})
+        _print_known({"given_back": shown["given_back"]})
     if shown["audit"]:
         echo()
         print_table([_audited(one) for one in shown["audit"]], ("when", "who", "what"))
@@ -43,19 +43,18 @@ def _audited(line: dict[str, Any]) -> tuple[str, ...]:
     return line["at"], f"{line['user']} on {line['host']}, process {line['pid']}", line["what"]
 
 
-def print_fields(fields: dict[str, Any]) -> None:
+def _print_known(fields: dict[str, Any]) -> None:
     """Print a line for each field that is known; counts of a field are one line."""
-    for name, value in fields.items():
-        if value is None or value == []:
-            continue
-        text = value
-        if isinstance(value, bool):
-            text = "yes" if value else "no"
-        elif isinstance(value, dict):
-            text = ", ".join(f"{what} {count}" for what, count in value.items())
-        elif isinstance(value, list):
-            text = ", ".join(map(str, value))
-        echo_line(f"{name + ':':<{_WIDEST}} {text}")
+    known = {name: value for name, value in fields.items() if value is not None and value != []}
+    print_fields(((f"{name}:", _text(value)) for name, value in known.items()), _WIDEST)
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - a field of any type
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{what} {count}" for what, count in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def print_revert(checks: list[QueueCheck], *, as_json: bool) -> None:
@@ -116,9 +115,9 @@ def print_checks(checks: list[QueueCheck], *, as_json: bool, is_verbose: bool) -
     """Print whether the account closes, and a line for each queue; all that was found as JSON, or if asked for.
 
     Raises:
-        AccountOpen: an account does not close.
+        CheckFailed: an account does not close.
     """
-    from repot.errors import AccountOpen
+    from repot.errors import CheckFailed
 
     shown = [asdict(one) for one in checks]
     if as_json:
@@ -128,8 +127,8 @@ def print_checks(checks: list[QueueCheck], *, as_json: bool, is_verbose: bool) -
         for check, fields in zip(checks, shown, strict=True):
             echo_line(_check_line(check))
             if is_verbose:
-                print_fields(fields)
+                _print_known(fields)
     problems = [f"{one.queue}: {problem}" for one in checks for problem in one.problems]
     if problems:
         message = f"the account does not close: {problems[0]}"
-        raise AccountOpen(message, hint="`repot move status` shows the counts; `--json` of this command all problems.")
+        raise CheckFailed(message, hint="`repot move status` shows the counts; `--json` of this command all problems.")

@@ -52,7 +52,7 @@ def relay(*, once: bool, host: str, port: int | None, hosts: tuple[str, ...]) ->
     """
     from threading import Event
 
-    from repot.errors import OutboxNotEmpty
+    from repot.errors import CheckFailed
     from repot.outbox.relay import Relay
     from repot.waiting import stop_on_signal
 
@@ -71,7 +71,7 @@ def relay(*, once: bool, host: str, port: int | None, hosts: tuple[str, ...]) ->
         backlog = store.backlog()
     if once and backlog.waiting + backlog.parked:
         message = f"{backlog.waiting} messages wait for another attempt, and {backlog.parked} are parked"
-        raise OutboxNotEmpty(message, hint="`repot outbox list` says why.")
+        raise CheckFailed(message, hint="`repot outbox list` says why.")
 
 
 @outbox.command("list")

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.in_hand import QueueConsumer
-from repot.chaos.report.explanation import Statement
-from repot.chaos.report.result import Campaign
 from repot.migrate.in_hand import TaskInHand
 from repot.migrate.verify import QueueCheck
 from repot.overview.facts import DeploymentStatus
@@ -22,95 +20,6 @@ if TYPE_CHECKING:
 
 #: Ready, in hand, delayed.
 Counts = tuple[int, int, int]
-
-
-@dataclass
-class Scenario:
-    """A scenario of the fault matrix."""
-
-    name: str
-    title: str
-    lesson: str
-    smoke: bool
-
-
-@dataclass
-class Profile:
-    """A profile of the fault matrix; `broker` is the scheme of its address."""
-
-    name: str
-    title: str
-    broker: str
-
-
-@dataclass
-class ChaosList:
-    """`repot chaos list`."""
-
-    scenarios: list[Scenario]
-    profiles: list[Profile]
-
-
-@dataclass
-class LoadTask:
-    """The verdicts on the messages of one task; `verdicts` has their numbers."""
-
-    role: str
-    name: str
-    verdicts: dict[str, int]
-
-
-@dataclass
-class BadTask:
-    """A task whose verdict is not acceptable, and the faults that it met."""
-
-    task: str
-    role: str
-    name: str
-    verdict: str
-    reason: str
-    met: list[dict[str, Any]]
-
-
-@dataclass
-class Load:
-    """`repot chaos load`: `sums` has the numbers of verdicts by role."""
-
-    app: str
-    profile: str
-    guard: bool
-    seed: int
-    created: str
-    took_s: float
-    product: str
-    version: str
-    versions: dict[str, str]
-    rate: float
-    for_s: float
-    planned: int
-    sent: int
-    behind_s: float
-    task_results: list[dict[str, Any]]
-    windows: list[dict[str, Any]]
-    inapplicable: dict[str, str]
-    notices: list[dict[str, Any]]
-    left: str
-    untested: str
-    command: str
-    ledger: str
-    places: dict[str, tuple[str, int]]
-    sums: dict[str, dict[str, int]]
-    tasks: list[LoadTask]
-    bad: list[BadTask]
-
-
-@dataclass
-class Demo:
-    """`repot demo`: its statements by heading, and the results of its cells."""
-
-    statements: dict[str, list[Statement]]
-    results: list[dict[str, Any]]
-    cells: list[dict[str, Any]]
 
 
 @dataclass
@@ -621,15 +530,16 @@ class RunningServer:
     management_url: str = field(default="")
 
 
-#: Command -> the type of what it prints with `--json`; the doctor does so with `--format json`.
+#: Command -> the type of what it prints with `--json`; the doctor does so with `--format json`. A text names a type of
+#: `repot.cli.chaos_outputs`, which needs `repot.chaos`.
 OUTPUTS: Mapping[str, Any] = {
-    "chaos list": ChaosList,
-    "chaos load": Load,
-    "chaos report": Campaign,
-    "chaos run": Campaign,
+    "chaos list": "ChaosList",
+    "chaos load": "Load",
+    "chaos report": "Campaign",
+    "chaos run": "Campaign",
     "config show": EffectiveConfig,
     "config variables": list[Variable],
-    "demo": Demo,
+    "demo": "Demo",
     "dlq list": list[DeadLetterSummary],
     "dlq show": list[DeadLetterDetails],
     "dlq stats": list[DeadLetterCount],
@@ -674,7 +584,12 @@ def schema_of(command: str) -> dict[str, Any]:
     """
     from pydantic import TypeAdapter
 
-    found = TypeAdapter(OUTPUTS[command]).json_schema(mode="serialization")
+    printed = OUTPUTS[command]
+    if isinstance(printed, str):
+        from repot.cli import chaos_outputs
+
+        printed = getattr(chaos_outputs, printed)
+    found = TypeAdapter(printed).json_schema(mode="serialization")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:repot:schema:{command.replace(' ', '-')}:{VERSIONS.get(command, 1)}",

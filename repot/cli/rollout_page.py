@@ -73,7 +73,7 @@ def report(*, name: str, html: Path | None, as_json: bool) -> None:
     The file needs nothing beside it, and has no passwords.
     """
     from repot.config import load
-    from repot.errors import ReportUnwritable
+    from repot.errors import FileUnusable
     from repot.rollout.rollout import open_rollout
     from repot.rollout.snapshot import snapshot
 
@@ -91,7 +91,7 @@ def report(*, name: str, html: Path | None, as_json: bool) -> None:
             html.write_text(document(shown, series), encoding="utf-8")
         except OSError as error:
             message = f"the report cannot be written to {html}: {error.strerror}"
-            raise ReportUnwritable(message, hint="Name another file.") from error
+            raise FileUnusable(message, hint="Name another file.") from error
         echo_line(f"{html} has the report", err=True)
     if as_json:
         echo_json({"state": shown, "series": series})

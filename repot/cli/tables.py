@@ -52,7 +52,7 @@ def addresses(servers: Iterable[Server]) -> dict[str, dict[str, str]]:
 
 def servers(running: Iterable[Server]) -> None:
     """Print the running servers and their addresses."""
-    table = _table("server", "version", "address", "management", "started in")
+    table = matrix_table.table_of("server", "version", "address", "management", "started in")
     for server in running:
         started = f"{server.started_in_s:.1f} s"
         table.add_row(server.name, server.version, server.url, server.management_url, started)
@@ -179,9 +179,7 @@ class CampaignProgress:
 
 
 def _titles(kind: str, known: Iterable[Titled]) -> None:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(kind, no_wrap=True)
-    table.add_column("description")
+    table = matrix_table.table_of(kind, "description")
     for one in known:
         table.add_row(readable(one.name), readable(one.title))
     _data().print(table)
@@ -228,13 +226,6 @@ def _unexpected(console: Console, result: Result) -> None:
             console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
     # one line, to be copied
     console.print(Text(f"  {readable(result.command)}", style="dim"), soft_wrap=True)
-
-
-def _table(*heads: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in heads:
-        table.add_column(head)
-    return table
 
 
 def _data() -> Console:

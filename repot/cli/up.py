@@ -82,12 +82,12 @@ def _others_named(only: list[str]) -> Iterator[None]:
 
 
 def _write(stack: Stack, path: Path) -> None:
-    from repot.errors import ReportUnwritable
+    from repot.errors import FileUnusable
     from repot.sanitize import sanitize
 
     try:
         path.write_text("".join(f"{name}='{url}'\n" for name, url in stack.addresses().items()), encoding="utf-8")
     except OSError as error:
         message = f"the addresses cannot be written to {path}: {error.strerror}"
-        raise ReportUnwritable(message, hint="Name another file.") from error
+        raise FileUnusable(message, hint="Name another file.") from error
     click.echo(sanitize(f"{path} has the addresses"), err=True)

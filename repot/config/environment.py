@@ -127,7 +127,8 @@ def overriding_variable(key: str) -> str:
 
 def app_name() -> str:
     """Return the application that `WORKER_APP` names, even if the environment is invalid; "" if it names none."""
-    return os.environ.get(variable("app"), "")
+    # in any case, as pydantic-settings reads it
+    return next((text for name, text in os.environ.items() if name.upper() == variable("app") and text), "")
 
 
 def as_environment(settings: WorkerSettings) -> dict[str, str]:

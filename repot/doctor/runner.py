@@ -10,7 +10,7 @@ from repot.brokers.facts import release_of
 from repot.doctor.config import Waiver
 from repot.doctor.release import SINCE
 from repot.doctor.rule import Finding, Location, Rule, Severity, with_location
-from repot.errors import FactUnknown, FindingsFound
+from repot.errors import CheckFailed, FactUnknown
 from repot.masking import masked
 
 if TYPE_CHECKING:
@@ -108,14 +108,14 @@ def require_none(reports: Iterable[Report], fail_on: str, hint: str = "") -> Non
     """Raise an error with this hint if there are findings of at least this severity.
 
     Raises:
-        FindingsFound: there are; with their number.
+        CheckFailed: there are; with their number.
     """
     limit = Severity[fail_on.upper()]
     number = sum(report.count(severity) for report in reports for severity in Severity if severity >= limit)
     if number:
         noun = f"{limit.label}s" if limit is Severity.ERROR else "findings"
         message = f"{number} {noun if number > 1 else noun.removesuffix('s')}"
-        raise FindingsFound(message, hint=hint)
+        raise CheckFailed(message, hint=hint)
 
 
 def _comment_waivers(facts: Facts) -> Iterator[Waiver]:

@@ -8,7 +8,7 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from repot.errors import DirectoryUnusable, FilesExist
+from repot.errors import DirectoryUnusable, FileUnusable
 from repot.init import dotenv
 from repot.init import rollout as overlay
 
@@ -38,7 +38,7 @@ def initialize(directory: Path, *, broker: str, app: str, force: bool = False, r
 
     Raises:
         DirectoryUnusable: the directory or a file in it cannot be read or written; no file has changed.
-        FilesExist: some files exist and `force` is off; no file has changed.
+        FileUnusable: some files exist and `force` is off; no file has changed.
         ConfigInvalid: a credential to keep cannot be used; no file has changed.
     """
     from importlib.resources import files
@@ -104,7 +104,7 @@ def _require_places(directory: Path, names: Iterable[str]) -> None:
 def _require_absent(directory: Path, names: Iterable[str]) -> None:
     existing = [str(directory / name) for name in names if os.path.lexists(directory / name)]
     if existing:
-        raise FilesExist(
+        raise FileUnusable(
             "no file was written, because these files exist:\n" + "\n".join(f"  {path}" for path in existing),
             hint="Name another directory, or replace them with --force; "
             "it keeps the credentials in .env and the variables that repot does not set.",

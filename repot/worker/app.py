@@ -9,7 +9,7 @@ from celery import Celery
 from repot.errors import ConfigInvalid
 from repot.worker.configure import configure
 
-app = Celery("repot", include=["repot.chaos.instruments.synthetic_tasks"])
+app = Celery("repot", include=["repot.worker.synthetic_tasks"])
 try:
     configure(app)
 except ConfigInvalid as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from celery import signals
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+#: The entry-point group of functions that record a process in the file of `WORKER_JOURNAL`.
+RECORDERS = "repot.recorders"
 #: Tasks that a warning names.
 _NAMED = 3
 #: Celery's settings with a broker's address.
@@ -289,11 +291,17 @@ def _protect_results(backend: ServiceUrl) -> None:
 
 
 def _instrument(journal: Path) -> None:
-    """Start an experiment's recorder in this process; only experiments set `WORKER_JOURNAL`.
+    """Start in this process what records experiments; only these set `WORKER_JOURNAL`.
 
-    By name: the recorder belongs to `repot.chaos`, which may import the worker, and not the reverse.
+    Raises:
+        ConfigInvalid: no recorder is installed, and the file would stay empty.
     """
-    import_module("repot.chaos.instruments.recorder").record(journal)
+    recorders = entry_points(group=RECORDERS)
+    if not recorders:
+        message = "WORKER_JOURNAL is set, and no recorder that writes it is installed"
+        raise ConfigInvalid(message, hint="Remove the variable, or `pip install 'repot[chaos]'`.")
+    for recorder in recorders:
+        recorder.load()(journal)
 
 
 def configured_with(app: Celery) -> WorkerSettings | None:

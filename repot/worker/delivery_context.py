@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 
 class DeliveryContextStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Wraps all other handlers of messages."""
+    """Wraps the handlers of messages that log; one that is not due goes back before it has a context."""
 
     name = "repot delivery context"
-    # the last of those that wrap
     requires = ("repot.worker.moved_messages:MovedMessagesStep",)
 
     def __init__(self, c: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer

@@ -42,7 +42,8 @@ class ExpiryStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """Passes a consumer's messages with `expires` to the watch first."""
 
     name = "repot expiries"
-    requires = ("celery.worker.consumer.tasks:Tasks",)
+    # after it: what is claimed is checked when its claim is known
+    requires = ("repot.worker.dead_lettering:DeadLetterStep",)
 
     def __init__(self, c: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """Put the watch before Celery's handler of messages."""

@@ -52,7 +52,8 @@ class LongDelayStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """Looks at each message before all other handlers."""
 
     name = "repot long delays"
-    requires = ("repot.worker.moved_messages:MovedMessagesStep",)
+    # the last of those that wrap: a message that became due in its hands passes all of them
+    requires = ("repot.worker.delivery_context:DeliveryContextStep",)
 
     def __init__(self, c: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """Wrap the handler of messages where levels are missing."""

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class MovedMessagesStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Marks the messages before any other handler sees them."""
+    """Marks the messages before a handler asks whether they were redelivered."""
 
     name = "repot moved messages"
-    # after these, to stand before their handlers
-    requires = ("repot.worker.dead_lettering:DeadLetterStep", "repot.worker.expiry_watch:ExpiryStep")
+    # after those whose handlers ask whether a message was redelivered
+    requires = ("repot.worker.expiry_watch:ExpiryStep",)
 
     def __init__(self, c: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """Wrap the handler of messages."""

@@ -19,7 +19,7 @@ from repot.chaos.runner import campaign, planning
 from repot.chaos.runner.target_task import Target
 from repot.chaos.runner.verdict import Verdict
 from repot.chaos.scenarios.profiles import SCALED
-from repot.errors import ExperimentFailed, Interrupted, VerdictUnexpected
+from repot.errors import CheckFailed, ExperimentFailed, Interrupted
 from support.commands import start
 from support.schemas import check
 
@@ -249,7 +249,7 @@ def test_the_settings_determine_the_times(smoke: Campaign) -> None:
 def test_an_unexpected_verdict_is_refused(smoke: Campaign) -> None:
     campaign.require_expected(smoke)
     wrong = replace(smoke.results[0], verdict=CellVerdict(Verdict.LEFT, worker=WorkerOutcome.HUNG))
-    with pytest.raises(VerdictUnexpected, match=r"left, worker hung, not ") as caught:
+    with pytest.raises(CheckFailed, match=r"left, worker hung, not ") as caught:
         campaign.require_expected(replace(smoke, results=(wrong, *smoke.results[1:])))
     assert caught.value.exit_code == 4
     assert wrong.cell.name in caught.value.message
@@ -259,7 +259,7 @@ def test_a_better_verdict_is_refused(smoke: Campaign) -> None:
     lost = find(smoke, "killed-running", "redis-stock", guard=False)
     assert lost.verdict.is_bad
     better = replace(lost, verdict=CellVerdict(Verdict.OK))
-    with pytest.raises(VerdictUnexpected):
+    with pytest.raises(CheckFailed):
         campaign.require_expected(replace(smoke, results=(better,)))
 
 

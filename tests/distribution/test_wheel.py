@@ -5,71 +5,29 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
-from dataclasses import dataclass
 from email.parser import Parser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from packaging.requirements import Requirement
 
-from repot.config.environment import inherited_environment
 from support.tutorials import APPS
+from support.wheels import ROOT, Built, checked, install, run
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    import subprocess
+
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 #: Packages of extras and of tests. A worker that installs `repot` alone has none of them.
 NOT_IN_CORE = {
     "fastapi", "jinja2", "junitparser", "prometheus-client", "psutil", "pytest", "rich", "toxiproxy-python", "uvicorn",
 }  # fmt: skip
-
-
-def run(command: list[str | Path], directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command as a shell without this environment would."""
-    environment = inherited_environment(without=("WORKER_", "CELERY_", "PYTHON", "VIRTUAL_ENV"))
-    # uv knows no certificates but its own otherwise, and a registry may be behind a proxy
-    environment["UV_SYSTEM_CERTS"] = "1"
-    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
-
-
-def checked(command: list[str | Path], directory: Path) -> str:
-    """Return what a command prints; a failure shows all of it."""
-    found = run(command, directory)
-    assert found.returncode == 0, f"{command}\n{found.stdout}{found.stderr}"
-    return found.stdout
-
-
-@dataclass(frozen=True)
-class Built:
-    """The two files, the wheel made from the sdist as a packager makes it."""
-
-    sdist: Path
-    wheel: Path
-
-    @property
-    def version(self) -> str:
-        """What the wheel's name says."""
-        return self.wheel.name.split("-")[1]
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The sdist of this directory, and the wheel of that sdist."""
-    directory = tmp_path_factory.mktemp("built")
-    build: list[str | Path] = [sys.executable, "-m", "hatchling", "build", "-d", directory]
-    checked([*build, "-t", "sdist"], ROOT)
-    (sdist,) = directory.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(directory, filter="data")
-    checked([*build, "-t", "wheel"], directory / sdist.name.removesuffix(".tar.gz"))
-    (wheel,) = directory.glob("*.whl")
-    return Built(sdist, wheel)
 
 
 def test_the_wheel_has_the_package_and_nothing_else(built: Built) -> None:
@@ -117,21 +75,7 @@ def test_the_core_requires_no_package_of_an_extra(built: Built) -> None:
 @pytest.fixture(scope="module")
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the commands of an environment that has the wheel, with the tested versions of what it needs."""
-    directory = tmp_path_factory.mktemp("installed")
-    pins = re.findall(r"(?m)^([\w.-]+==[^\\\n]+?) \\?$", (ROOT / "requirements-dev.txt").read_text())
-    (directory / "pins.txt").write_text("\n".join(pins))
-    checked([sys.executable, "-m", "venv", "--without-pip", "env"], directory)
-    commands = directory / "env" / "bin"
-    pip: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        commands / "python",
-        "--disable-pip-version-check",
-    ]
-    checked([*pip, "install", "-q", "-c", "pins.txt", built.wheel], directory)
-    return commands
+    return install(tmp_path_factory.mktemp("installed"), built.wheel)
 
 
 def test_an_empty_environment_gets_no_package_of_an_extra(installed: Path) -> None:

@@ -727,7 +727,7 @@ def test_queues_behind_a_prefix_are_counted(
     (tmp_path / "prefixed.py").write_text(
         "import repot\n"
         "from celery import Celery\n"
-        "app = Celery('prefixed', include=['repot.chaos.instruments.synthetic_tasks'])\n"
+        "app = Celery('prefixed', include=['repot.worker.synthetic_tasks'])\n"
         "app.conf.broker_transport_options = {'global_keyprefix': 'shop:'}\n"
         "repot.configure(app)\n"
     )

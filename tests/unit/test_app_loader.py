@@ -1,4 +1,4 @@
-"""What is reported for an application that cannot be loaded."""
+"""The name of an application, and what is reported for one that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from repot.config import app_name, load
 from repot.errors import AppNotFound
 from repot.worker.app_loader import load_app
 
@@ -52,3 +53,17 @@ def test_a_typing_error_has_the_name_that_is_most_alike(
     with pytest.raises(AppNotFound) as missing:
         load_app(name)
     assert missing.value.hint.endswith(hint)
+
+
+@pytest.mark.parametrize("variable", ["WORKER_APP", "worker_app", "Worker_App"])
+def test_the_application_of_the_environment_is_that_of_the_settings(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "shop.celery:app")
+    assert app_name() == load().app == "shop.celery:app"
+
+
+def test_an_empty_variable_names_no_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose passes an unset variable so."""
+    monkeypatch.setenv("WORKER_APP", "")
+    assert not app_name()

@@ -23,7 +23,7 @@ from repot.chaos.report.timeline import WIDTH, picture
 from repot.chaos.runner import planning
 from repot.chaos.runner.verdict import Verdict
 from repot.cli import tables
-from repot.errors import ReportUnreadable, ReportUnwritable
+from repot.errors import FileUnusable
 from repot.sanitize import sanitize_report
 from repot.testbed.servers import BROKER_VARIABLE, TOXIPROXY_VARIABLE
 from support.campaigns import NOTICES, PROFILES, SCENARIOS, campaign, result, task_result
@@ -84,7 +84,7 @@ def test_a_file_that_is_not_a_report(tmp_path: Path, text: str, says: str) -> No
     """One short error names the problem and the next step, without the values."""
     path = tmp_path / "other.json"
     path.write_text(text)
-    with pytest.raises(ReportUnreadable, match=says) as raised:
+    with pytest.raises(FileUnusable, match=says) as raised:
         files.read(path)
     assert raised.value.exit_code == 2
     assert "repot chaos run --json" in raised.value.hint
@@ -94,12 +94,12 @@ def test_a_file_that_is_not_a_report(tmp_path: Path, text: str, says: str) -> No
 
 def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     """A directory instead of a file, and a directory that does not exist."""
-    with pytest.raises(ReportUnreadable, match="Is a directory"):
+    with pytest.raises(FileUnusable, match="Is a directory"):
         files.read(tmp_path)
-    with pytest.raises(ReportUnreadable, match="No such file"):
+    with pytest.raises(FileUnusable, match="No such file"):
         files.read(tmp_path / "missing.json")
     for write in (files.require_writable, lambda path: files.write("text", path)):
-        with pytest.raises(ReportUnwritable, match="No such file"):
+        with pytest.raises(FileUnusable, match="No such file"):
             write(tmp_path / "no" / "directory.html")
 
 

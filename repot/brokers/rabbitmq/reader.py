@@ -26,7 +26,7 @@ from repot.brokers.rabbitmq.requeue import (
 )
 from repot.brokers.reservation import Reservation, TakenMessage
 from repot.config.delays import delayed_queue_of
-from repot.errors import AlreadyMoving, MessagesWithheld, ReservationLost, Unroutable
+from repot.errors import AlreadyMoving, BrokerUnreachable, ReservationLost, Unroutable
 from repot.upstream.raw_frames import read_first
 from repot.upstream.raw_methods import nack_all
 from repot.waiting import wait_until
@@ -282,7 +282,7 @@ class RabbitReader(QueueReader):
                         return
                     message = f"{waiting} messages wait in {self._queue!r}, and RabbitMQ has handed out none for 1 s"
                     hint = "Is another consumer its single active consumer? It has to leave first."
-                    raise MessagesWithheld(message, hint=hint) from None
+                    raise BrokerUnreachable(message, hint=hint) from None
 
     def _waiting(self, established: Any) -> int:  # noqa: ANN401 - amqp.Connection
         return sum(count_waiting(established, one) or 0 for one in self._queues)

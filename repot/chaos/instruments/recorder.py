@@ -19,6 +19,7 @@ from repot.chaos.instruments.journal import (
     ALIVE,
     CLAIMED,
     DELIVERED,
+    EFFECT,
     ENDED,
     FAILED,
     NOTICED,
@@ -35,6 +36,7 @@ from repot.idempotency.guard_events import GuardEvent, guard_event
 from repot.masking import masked
 from repot.upstream.retry_pause import is_retry_pause
 from repot.upstream.task_run import before_success_stored
+from repot.worker.effects import effect_event
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +66,7 @@ def record(path: Path) -> None:
         (signals.task_failure, pool.failed),
         (signals.task_internal_error, pool.broken),
         (guard_event, pool.answered),
+        (effect_event, pool.had_effect),
     ):
         signal.connect(receiver, weak=False, dispatch_uid=f"repot-record-{receiver.__name__}")
 
@@ -178,6 +181,10 @@ class PoolProcess:
         """Record a guard's decision."""
         if event in _RECORDED:
             self._journal.write(_RECORDED[event], "", task_id, thread=get_ident())
+
+    def had_effect(self, task_id: str, worker: str, **_: Any) -> None:  # noqa: ANN401
+        """Record the effect of a synthetic task."""
+        self._journal.write(EFFECT, worker, task_id)
 
     def sending(self, headers: Any = None, **message: Any) -> None:  # noqa: ANN401
         """Record a message, and that it has an ETA; a message of the running task itself is its retry."""

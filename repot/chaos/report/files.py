@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from repot.chaos.report import load_junit, load_sarif
+from repot.chaos.report import load_junit
 from repot.chaos.report.html_report import as_html
 from repot.chaos.report.junit import as_junit
 from repot.chaos.report.markdown import as_markdown
 from repot.chaos.report.matrix import matrix
 from repot.chaos.report.result import Campaign
-from repot.chaos.report.sarif import as_sarif
-from repot.errors import ReportUnreadable, ReportUnwritable
+from repot.chaos.report.sarif import as_sarif, load_sarif
+from repot.errors import FileUnusable
 from repot.sanitize import sanitize_report
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ FORMS: dict[str, Callable[[Campaign], str]] = {
 #: The same of `repot chaos load`.
 LOAD_FORMS: dict[str, Callable[[LoadReport], str]] = {
     "junit": load_junit.as_junit,
-    "sarif": load_sarif.as_sarif,
+    "sarif": load_sarif,
 }
 
 __all__ = [
@@ -86,16 +86,16 @@ def read(path: Path) -> Campaign:
     """Read a file that `as_json` wrote.
 
     Raises:
-        ReportUnreadable: the file cannot be read, or is not a report.
+        FileUnusable: the file cannot be read, or is not a report.
     """
     try:
         return TypeAdapter(Campaign).validate_json(path.read_bytes())
     except OSError as error:
         message = f"the report {path} cannot be read: {error.strerror}"
-        raise ReportUnreadable(message, hint=_HINT) from error
+        raise FileUnusable(message, hint=_HINT) from error
     except ValidationError as error:
         message = f"{path} is not a report of `repot chaos run`: {_problems(error)}"
-        raise ReportUnreadable(message, hint=_HINT) from error
+        raise FileUnusable(message, hint=_HINT) from error
 
 
 _HINT = "Name a file that `repot chaos run --json` wrote with this release of repot."
@@ -113,7 +113,7 @@ def require_writable(path: Path) -> None:
     """Refuse a file that cannot be written, before anything runs.
 
     Raises:
-        ReportUnwritable: names the reason.
+        FileUnusable: names the reason.
     """
     existed = path.exists()
     try:
@@ -128,7 +128,7 @@ def write(text: str, path: Path) -> None:
     """Write a report; replace the file if it exists.
 
     Raises:
-        ReportUnwritable: names the reason.
+        FileUnusable: names the reason.
     """
     try:
         path.write_text(text, encoding="utf-8")
@@ -136,6 +136,6 @@ def write(text: str, path: Path) -> None:
         raise _unwritable(path, error) from error
 
 
-def _unwritable(path: Path, error: OSError) -> ReportUnwritable:
+def _unwritable(path: Path, error: OSError) -> FileUnusable:
     message = f"the report cannot be written to {path}: {error.strerror}"
-    return ReportUnwritable(message, hint="Name a file in a directory that exists and is writable.")
+    return FileUnusable(message, hint="Name a file in a directory that exists and is writable.")

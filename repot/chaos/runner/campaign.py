@@ -25,7 +25,7 @@ from repot.chaos.runner.target_task import Target
 from repot.chaos.scenarios.catalogue import SCENARIOS
 from repot.chaos.scenarios.expectations import expectation
 from repot.chaos.scenarios.profiles import PROFILES, SCALED
-from repot.errors import ExperimentFailed, Interrupted, NotApplicable, RepotError, VerdictUnexpected
+from repot.errors import CheckFailed, ExperimentFailed, Interrupted, NotApplicable, RepotError
 from repot.logs import get_logger
 from repot.masking import masked
 from repot.testbed import redis_server, toxiproxy_server
@@ -294,7 +294,7 @@ def require_expected(campaign: Campaign) -> None:
 
     Raises:
         ExperimentFailed, Interrupted: as `require_measured`.
-        VerdictUnexpected: some do not; names them.
+        CheckFailed: some do not; names them.
     """
     require_measured(campaign)
     odd = [
@@ -303,4 +303,4 @@ def require_expected(campaign: Campaign) -> None:
     ]
     if odd:
         message = f"{len(odd)} of {len(campaign.results)} verdicts are not the expected ones:\n" + "\n".join(odd)
-        raise VerdictUnexpected(message, hint="--html FILE draws what happened, --json gives every delivery and run.")
+        raise CheckFailed(message, hint="--html FILE draws what happened, --json gives every delivery and run.")

@@ -16,7 +16,7 @@ from repot.chaos.runner.mix import Mix, read_sample, weighted
 from repot.chaos.runner.target_task import Target
 from repot.chaos.scenarios.catalogue import SCENARIOS
 from repot.chaos.scenarios.scenario import Needs
-from repot.errors import ConfigInvalid, ExperimentFailed, Interrupted, VerdictUnexpected
+from repot.errors import CheckFailed, ConfigInvalid, ExperimentFailed, Interrupted
 from repot.worker.app_loader import load_app
 
 if TYPE_CHECKING:
@@ -133,11 +133,11 @@ def require_acceptable(report: LoadReport) -> None:
     """Accept a load whose verdicts are all acceptable.
 
     Raises:
-        VerdictUnexpected: some are not; says how many.
+        CheckFailed: some are not; says how many.
     """
     if report.bad:
         message = f"{len(report.bad)} of {len(report.task_results)} tasks have a verdict that is not acceptable"
-        raise VerdictUnexpected(message, hint="--json gives every delivery and run, and the faults that each met.")
+        raise CheckFailed(message, hint="--json gives every delivery and run, and the faults that each met.")
 
 
 def _mix(given: LoadOptions) -> Mix:

@@ -13,10 +13,10 @@ from celery import shared_task
 
 from repot.chaos.instruments.failpoints import Failpoints, Phase
 from repot.chaos.instruments.journal import EFFECT, Journal
-from repot.chaos.instruments.synthetic_tasks import LONGEST_RUN_S
 from repot.chaos.runner.target_task import GUARDED, GUARDED_RERUN, IN_TRANSACTION, PLAIN
 from repot.config import load
 from repot.idempotency import PARK, RERUN, TASK_ID, Backoff, IdempotentTask, Policy
+from repot.worker.synthetic_tasks import LONGEST_RUN_S
 
 if TYPE_CHECKING:
     from celery import Task

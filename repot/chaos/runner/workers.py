@@ -48,7 +48,7 @@ def start_worker(
         # only once: Celery patches the process for the first --pool that it reads
         command += ["--pool", "prefork"]
     # beside what the application itself includes
-    command += ["--include", "repot.chaos.instruments.synthetic_tasks"]
+    command += ["--include", "repot.worker.synthetic_tasks"]
     # one task needs neither, and each takes a second
     command += ["--without-mingle", "--without-gossip", *options]
     # the worker finds an application on the path of this process.

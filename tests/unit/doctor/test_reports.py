@@ -16,7 +16,7 @@ from repot.doctor.config import DoctorConfig, Waiver
 from repot.doctor.reports import FORMATS, text
 from repot.doctor.rule import WARNING, Finding, Location, rule
 from repot.doctor.runner import NotJudged, Report, require_none
-from repot.errors import FindingsFound, RuleUnknown
+from repot.errors import CheckFailed, RuleUnknown
 from support.judging import GOOD_REDIS, NEWEST, ROOT, RULES, amqp_options, facts, judge, rabbitmq, redis
 
 pytestmark = NEWEST
@@ -130,7 +130,7 @@ def test_a_task_with_several_findings_is_one_task() -> None:
 def test_what_fails(fail_on: str, *, fails: bool) -> None:
     found = [judge(facts(redis(broker_pool_limit=0)))]
     if fails:
-        with pytest.raises(FindingsFound, match="1 finding"):
+        with pytest.raises(CheckFailed, match="1 finding"):
             require_none(found, fail_on)
     else:
         require_none(found, fail_on)

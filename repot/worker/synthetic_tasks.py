@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from celery import shared_task
 from celery.utils.log import get_task_logger
 
-from repot.chaos.instruments.journal import EFFECT, Journal
 from repot.waiting import wait_until
+from repot.worker.effects import effect_event
 
 if TYPE_CHECKING:
     from celery import Task
@@ -73,7 +73,5 @@ def retry(task: Task[..., Any], times: int = 2, countdown: float = 0) -> int:
 
 
 def _record_effect(task: Task[..., Any]) -> None:
-    path = task.app.conf.get("repot_journal")
-    if path:
-        Journal(Path(path)).write(EFFECT, str(task.request.hostname), str(task.request.id))
+    effect_event.send(sender=task.name, task_id=str(task.request.id), worker=str(task.request.hostname))
     log.info("effect of %s[%s]", task.name, task.request.id, extra={"action": "effect"})
