@@ -68,6 +68,9 @@ class TaskFacts:
 
     Attributes:
         countdown_s: the longest delay with which it is known to be sent or retried; `retry_s`: to be retried.
+        may_retry: `max_retries` is not 0.
+        retried_for: the exceptions of `autoretry_for`, as `requests:Timeout`; `never_retried_for`: those of
+            `dont_autoretry_for`.
         unknown_options: attributes that Celery does not know, with the likely option.
         invalid_options: options with a value of a type that Celery cannot use, with the value.
         keyed_by_arguments: equal arguments make two calls the same work, IdempotentTask's default.
@@ -96,6 +99,9 @@ class TaskFacts:
     countdown_s: float
     unknown_options: Mapping[str, str]
     retry_s: float = 0.0
+    may_retry: bool = True
+    retried_for: frozenset[str] = frozenset()
+    never_retried_for: frozenset[str] = frozenset()
     invalid_options: Mapping[str, str] = field(default_factory=dict)
     serializer: str | None = None
     keyed_by_arguments: bool = False

@@ -375,6 +375,8 @@ def _task(app: Any, task: Any) -> Data:
         "line": line,
         "options": {name: encode(value) for name, value in options.items()},
         "retries_automatically": bool(getattr(task, "autoretry_for", ())),
+        "retried_for": _errors(task, "autoretry_for"),
+        "never_retried_for": _errors(task, "dont_autoretry_for"),
         "queue": _queue_of(app, task),
         # of its own classes, with whether their code reads it; a decorator's options are attributes as well
         "attributes": {name: any(_reads(one, name) for one in plain) for name in sorted(written)},
@@ -386,6 +388,13 @@ def _task(app: Any, task: Any) -> Data:
         "batch_interval": encode(getattr(task, "flush_interval", 0)),
         "runs_later": runs_later(task.run),
     }
+
+
+def _errors(task: Any, name: str) -> List[str]:
+    """Return the exceptions that an option of a task lists, each with its package, as `requests:Timeout`."""
+    given = getattr(task, name, None) or ()
+    listed = given if isinstance(given, (list, tuple, set, frozenset)) else [given]
+    return sorted(f"{_package(one)}:{one.__name__}" for one in listed if isinstance(one, type))
 
 
 def place_of(task: Any) -> Tuple[str, int]:

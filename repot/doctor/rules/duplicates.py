@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from repot.config.endpoints import Endpoint
+    from repot.doctor.effects import Effect
     from repot.doctor.facts import Delay, Facts, QueueFacts, TaskFacts
     from repot.doctor.transactions import DatabaseWrite
 
@@ -777,6 +778,50 @@ def sent_at_import(facts: Facts) -> Iterator[Finding]:
     """
     for location in facts.source.import_sends:
         yield Finding("a task is sent when the module is imported", location=location)
+
+
+@rule(
+    "RPT129",
+    "A retry repeats an effect outside",
+    WARNING,
+    fix="""
+    # the same key in each try, if the other side has such keys:
+    requests.post(url, json=order, headers={"Idempotency-Key": f"charge-{order['id']}"}, timeout=10)
+    # or retry only where nothing was sent:
+    @app.task(autoretry_for=(requests.ConnectTimeout,))
+    """,
+    evidence=(
+        "celery/app/autoretry.py: add_autoretry_behaviour",
+        "https://www.rfc-editor.org/rfc/rfc9110#section-9.2.2",
+        "https://docs.stripe.com/api/idempotent_requests",
+    ),
+)
+def retry_repeats_effect(facts: Facts) -> Iterator[Finding]:
+    """A request that gets no answer may have had its effect all the same, and the retry makes it again.
+
+    A time-out or a lost connection does not tell what the other side did. So each try may charge the customer or send
+    the mail once more, on any broker. Only the other side can recognise the repetition, by a key that all tries share.
+    """
+    for task in facts.tasks:
+        if task.guarded:
+            # its policy says what an open outcome means: Policy.uncertain
+            continue
+        found = (_repetition(task, one) for one in facts.source.effects if one.task == task.name)
+        repeated = next((one for one in found if one), None)
+        if repeated:
+            yield repeated
+
+
+def _repetition(task: TaskFacts, effect: Effect) -> Finding | None:
+    """Return the finding, if a retry of the task repeats the effect where no answer arrives."""
+    retried = sorted(effect.raised & task.retried_for)
+    if effect.retried_at and task.may_retry:
+        by = f"self.retry() in line {effect.retried_at.line}"
+    elif effect.escapes and retried and not effect.raised & task.never_retried_for:
+        by = f"autoretry_for={retried[0].partition(':')[2]}"
+    else:
+        return None
+    return Finding(f"{by} repeats {effect.name} when no answer arrives", task=task.name, location=effect.location)
 
 
 def _guarded_writes(facts: Facts) -> Iterator[tuple[TaskFacts, DatabaseWrite]]:

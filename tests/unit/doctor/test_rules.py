@@ -21,6 +21,7 @@ from repot.brokers.held import Beside
 from repot.config.broker_kinds import BrokerKind
 from repot.config.endpoints import endpoints
 from repot.doctor.config import DoctorConfig, Waiver
+from repot.doctor.effects import Effect
 from repot.doctor.facts import Bounds, Deployment, Facts, StartCommand, StoreFacts, Versions
 from repot.doctor.rule import Location
 from repot.doctor.static_analysis import Call, LoopedSend, Misuse, SourceFacts
@@ -247,6 +248,15 @@ def writes(store: StoreFacts) -> Facts:
     write = DatabaseWrite("shop.bill", "session.add", Location("shop/tasks.py", 7))
     return guarded_on(on_rabbitmq(store=store, source=SourceFacts(writes=(write,))))
 
+
+POSTS = Effect(
+    "shop.bill",
+    "requests.post()",
+    Location("shop/tasks.py", 7),
+    frozenset({"requests:Timeout"}),
+    escapes=False,
+    retried_at=Location("shop/tasks.py", 9),
+)
 
 CASES = [
     # what runs twice
@@ -684,6 +694,19 @@ CASES = [
         "switched off",
     ),
     # what is lost
+    Case(
+        "RPT129",
+        lambda: on_redis(source=SourceFacts(effects=(POSTS,))),
+        lambda: guarded_on(on_redis(source=SourceFacts(effects=(POSTS,)))),
+        "self.retry() in line 9 repeats requests.post()",
+    ),
+    Case(
+        "RPT129",
+        lambda: on_rabbitmq(source=SourceFacts(effects=(POSTS,))),
+        lambda: facts(GOOD_RABBITMQ, task={"max_retries": 0}, source=SourceFacts(effects=(POSTS,))),
+        "when no answer arrives",
+        "no retry",
+    ),
     Case(
         "RPT201",
         lambda: facts(redis(task_retry_on_worker_lost=False)),
