@@ -164,12 +164,17 @@ class StartCommand:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Commands in the project's start files: workers, beat, probes and monitors."""
+    """Commands in the project's start files: workers, beat, probes and monitors.
+
+    Attributes:
+        schedulers: the classes of a schedule that they name (`beat -S`).
+    """
 
     workers: tuple[StartCommand, ...]
     ping_probes: tuple[Location, ...]
     event_readers: tuple[Location, ...]
     beats: tuple[Location, ...]
+    schedulers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +229,7 @@ class Facts:
         keeps_failures: whether repot lets its workers write a dead letter for a task that failed for good.
         delay_levels: with how many queues RabbitMQ delays tasks (`WORKER_DELAY_LEVELS`).
         library_tasks: tasks of installed libraries, which are not judged.
+        redbeat_settings: the settings of celery-redbeat that the configuration has, as `redbeat_redis_url`.
     """
 
     app: str
@@ -240,6 +246,7 @@ class Facts:
     bounds: Bounds
     source: SourceFacts = field(repr=False)
     library_tasks: tuple[str, ...] = ()
+    redbeat_settings: frozenset[str] = frozenset()
     write_servers: tuple[Endpoint, ...] = ()
     result_servers: tuple[Endpoint, ...] = ()
     siblings: tuple[Facts, ...] = ()

@@ -258,6 +258,8 @@ POSTS = Effect(
     retried_at=Location("shop/tasks.py", 9),
 )
 
+STARTS_REDBEAT = Deployment((), (), (), (PROCFILE,), ("redbeat.RedBeatScheduler",))
+
 CASES = [
     # what runs twice
     Case(
@@ -1938,6 +1940,26 @@ CASES = [
         lambda: facts(WITHOUT_REDIS, store=IN_DATABASE),
         "redis://localhost:6379/1",
         "results in the database",
+    ),
+    Case(
+        "RPT611",
+        lambda: facts(rabbitmq(beat_scheduler="redbeat.RedBeatScheduler")),
+        lambda: facts(rabbitmq(beat_scheduler="redbeat.RedBeatScheduler", redbeat_redis_url="redis://localhost/3")),
+        "beat_scheduler is 'redbeat.RedBeatScheduler', and redbeat_redis_url is not set",
+    ),
+    Case(
+        "RPT611",
+        lambda: facts(rabbitmq(REDBEAT_LOCK_TIMEOUT=60)),
+        lambda: facts(rabbitmq(beat_scheduler="shop.Scheduler", redbeat_lock_timeout=60)),
+        "redbeat_lock_timeout is set, and redbeat_redis_url is not",
+        "settings",
+    ),
+    Case(
+        "RPT611",
+        lambda: on_rabbitmq(deployment=STARTS_REDBEAT),
+        lambda: facts(rabbitmq(REDBEAT_REDIS_URL="redis://localhost/3"), deployment=STARTS_REDBEAT),
+        "beat starts with -S 'redbeat.RedBeatScheduler', and",
+        "command",
     ),
     # the waivers
     Case("RPT001", on_redis, on_redis, "waiver"),
