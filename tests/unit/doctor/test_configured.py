@@ -77,8 +77,9 @@ def test_what_repot_supplies_is_a_setting_on_any_release(given: dict[str, Any]) 
     ],
 )
 def test_a_worker_that_reserves_batches_by_itself_is_no_finding(changes: dict[str, Any], found: int) -> None:
-    stated: Any = {"prefetch_multiplier": changes["multiplier"]} if "multiplier" in changes else {}
-    judged = configured(**RABBITMQ, **stated)
+    stated = {"prefetch_multiplier": changes["multiplier"]} if "multiplier" in changes else {}
+    given: dict[str, Any] = {**RABBITMQ, **stated}
+    judged = configured(**given)
     batched = replace(judged.tasks[0], batch=20)
     others = [replace(batched, name="shop.mail", batch=0, **changes["other"])] if "other" in changes else []
     options = {"queues": changes.get("queues"), "prefetch_multiplier": changes.get("command")}

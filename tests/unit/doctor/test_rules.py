@@ -335,20 +335,20 @@ CASES = [
         "RPT106",
         lambda: facts(redis(worker_prefetch_multiplier=4)),
         lambda: facts(redis(worker_prefetch_multiplier=4, worker_disable_prefetch=True)),
-        "runs up to 600 s with a",
+        "may run 600 s, and a worker reserves 4 messages for each process",
     ),
     Case(
         "RPT106",
         lambda: facts(rabbitmq(worker_prefetch_multiplier=0)),
         lambda: facts(rabbitmq(worker_prefetch_multiplier=4), task={"time_limit": 30}),
-        "no limit at all",
+        "may run 600 s, and a worker reserves messages without limit",
         "off",
     ),
     Case(
         "RPT106",
         lambda: on_redis(workers=worker(prefetch_multiplier="4")),
         lambda: facts(redis(worker_prefetch_multiplier=4), workers=worker(prefetch_multiplier="1")),
-        "runs up to 600 s with a",
+        "may run 600 s, and a worker reserves 4 messages for each process",
         "command",
     ),
     Case(
@@ -380,7 +380,7 @@ CASES = [
         "RPT110",
         lambda: facts(redis(worker_soft_shutdown_timeout=20)),
         lambda: facts(redis(worker_soft_shutdown_timeout=600)),
-        "starts again",
+        "may run 600 s, but the soft shutdown lasts 20 s: after SIGQUIT the worker ends it, and it starts again",
     ),
     Case(
         "RPT111",
@@ -507,14 +507,14 @@ CASES = [
         "RPT110",
         lambda: facts(rabbitmq(worker_soft_shutdown_timeout=0)),
         on_rabbitmq,
-        "may run 600 s, the soft shutdown",
+        "may run 600 s, but the soft shutdown is off",
         "off",
     ),
     Case(
         "RPT123",
         lambda: facts(rabbitmq(worker_soft_shutdown_timeout=20)),
         lambda: facts(rabbitmq(worker_soft_shutdown_timeout=19)),
-        "two heartbeats are 20 s",
+        "lasts 20 s, and RabbitMQ closes a connection that is silent for two heartbeats, 20 s",
     ),
     Case(
         "RPT101",
@@ -548,7 +548,7 @@ CASES = [
         "RPT106",
         lambda: facts(rabbitmq(worker_prefetch_multiplier=4), workers=worker(disable_prefetch=True)),
         lambda: facts(redis(worker_prefetch_multiplier=4), workers=worker(disable_prefetch=True)),
-        "runs up to 600 s with a",
+        "may run 600 s, and a worker reserves 4 messages for each process",
         "disabled",
     ),
     Case(
@@ -2037,6 +2037,22 @@ def test_a_fix_silences_its_rule(case: Case) -> None:
     finally:
         PASTED.reset(pasted)
     assert [one.finding.message for one in after.findings] == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "consequence", "next_step"),
+    [
+        ("RPT101", "runs twice at the same time", "Raise the timeout"),
+        ("RPT106", "no idle worker can take", "With a multiplier of 1"),
+        ("RPT110", "starts from the beginning", "let the orchestrator wait longer"),
+        ("RPT123", "runs a second time", "Keep the soft shutdown"),
+    ],
+)
+def test_a_reason_says_what_follows_and_what_to_do(rule: str, consequence: str, next_step: str) -> None:
+    """Each was read by people who did not know what a soft shutdown or a prefetch is."""
+    reason = RULES[rule].reason
+    assert consequence in reason
+    assert next_step in reason
 
 
 def test_every_rule_has_a_case() -> None:
