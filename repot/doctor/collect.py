@@ -297,6 +297,7 @@ def facts_of(
         unread=unread,
         tasks=tuple(read_task(task, found, config.root, release, retries_lost=bool(retries)) for task in tasks),
         library_tasks=tuple(document["library_tasks"]),
+        redbeat_settings=_of_redbeat(document),
         queues=read_queues(document["queues"], own.delayed),
         versions=Versions(release.celery, release.kombu, release.redis),
         release=release,
@@ -309,6 +310,13 @@ def facts_of(
         delay_levels=own.delay_levels,
         is_configured=is_configured,
     )
+
+
+def _of_redbeat(document: Mapping[str, Any]) -> frozenset[str]:
+    """Return the settings of celery-redbeat: it reads them in either case, with the namespace and without."""
+    prefix = f"{document['namespace']}_".lower()
+    names = (name.lower().removeprefix(prefix) for name in document["written"])
+    return frozenset(name for name in names if name.startswith("redbeat_"))
 
 
 def _variable(key: str) -> str:

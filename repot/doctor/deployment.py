@@ -41,6 +41,7 @@ def read_deployment(root: Path, stated: Iterable[str]) -> Deployment:
     pings: list[Location] = []
     readers: list[Location] = []
     beats: list[Location] = []
+    schedulers: list[str] = []
     for words, location in found or _commands(root):
         for command in _celery_commands(words):
             name, *rest = command
@@ -53,7 +54,27 @@ def read_deployment(root: Path, stated: Iterable[str]) -> Deployment:
                 readers.append(location)
             if location and (name == "beat" or (started and started.has("beat"))):
                 beats.append(location)
-    return Deployment(tuple(workers), tuple(pings), tuple(readers), tuple(beats))
+            schedulers += _scheduler(name, rest, started)
+    return Deployment(tuple(workers), tuple(pings), tuple(readers), tuple(beats), tuple(schedulers))
+
+
+def _scheduler(name: str, words: list[str], started: StartCommand | None) -> list[str]:
+    """Return the class of the schedule that a command names, if it runs beat."""
+    if started:
+        found = started.options.get("scheduler") if started.has("beat") else None
+    else:
+        found = _beat(words).get("scheduler") if name == "beat" else None
+    return [str(found)] if found else []
+
+
+def _beat(words: list[str]) -> dict[str, Any]:
+    """Return the options of beat, read by Celery's parser; none if it cannot read them."""
+    from celery.bin.beat import beat
+
+    try:
+        return _parse(beat, words)[0]
+    except click.UsageError:
+        return {}
 
 
 def _commands(root: Path) -> Iterator[tuple[list[str], Location]]:

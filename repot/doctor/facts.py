@@ -68,6 +68,9 @@ class TaskFacts:
 
     Attributes:
         countdown_s: the longest delay with which it is known to be sent or retried; `retry_s`: to be retried.
+        may_retry: `max_retries` is not 0.
+        retried_for: the exceptions of `autoretry_for`, as `requests:Timeout`; `never_retried_for`: those of
+            `dont_autoretry_for`.
         unknown_options: attributes that Celery does not know, with the likely option.
         invalid_options: options with a value of a type that Celery cannot use, with the value.
         keyed_by_arguments: equal arguments make two calls the same work, IdempotentTask's default.
@@ -96,6 +99,9 @@ class TaskFacts:
     countdown_s: float
     unknown_options: Mapping[str, str]
     retry_s: float = 0.0
+    may_retry: bool = True
+    retried_for: frozenset[str] = frozenset()
+    never_retried_for: frozenset[str] = frozenset()
     invalid_options: Mapping[str, str] = field(default_factory=dict)
     serializer: str | None = None
     keyed_by_arguments: bool = False
@@ -158,12 +164,17 @@ class StartCommand:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Commands in the project's start files: workers, beat, probes and monitors."""
+    """Commands in the project's start files: workers, beat, probes and monitors.
+
+    Attributes:
+        schedulers: the classes of a schedule that they name (`beat -S`).
+    """
 
     workers: tuple[StartCommand, ...]
     ping_probes: tuple[Location, ...]
     event_readers: tuple[Location, ...]
     beats: tuple[Location, ...]
+    schedulers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +229,7 @@ class Facts:
         keeps_failures: whether repot lets its workers write a dead letter for a task that failed for good.
         delay_levels: with how many queues RabbitMQ delays tasks (`WORKER_DELAY_LEVELS`).
         library_tasks: tasks of installed libraries, which are not judged.
+        redbeat_settings: the settings of celery-redbeat that the configuration has, as `redbeat_redis_url`.
     """
 
     app: str
@@ -234,6 +246,7 @@ class Facts:
     bounds: Bounds
     source: SourceFacts = field(repr=False)
     library_tasks: tuple[str, ...] = ()
+    redbeat_settings: frozenset[str] = frozenset()
     write_servers: tuple[Endpoint, ...] = ()
     result_servers: tuple[Endpoint, ...] = ()
     siblings: tuple[Facts, ...] = ()

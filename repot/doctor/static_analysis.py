@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repot.doctor.config import rule_names
+from repot.doctor.effects import Effect, read_effects
 from repot.doctor.rule import Location
 from repot.doctor.source_names import SIGNATURES, Names, Symbol, first_line, symbol_behind
 from repot.doctor.transactions import DatabaseWrite, EarlySend, read_transactions
@@ -111,6 +112,7 @@ class SourceFacts:
         extents: file and first line of a function, or of its class -> its first and last line.
         early_sends: tasks that are sent in an open transaction.
         writes: rows that tasks write outside `self.transaction()`.
+        effects: requests, mails and payments of tasks.
         complete: False if some modules were not read: too many, or unreadable.
     """
 
@@ -127,6 +129,7 @@ class SourceFacts:
     extents: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     early_sends: tuple[EarlySend, ...] = ()
     writes: tuple[DatabaseWrite, ...] = ()
+    effects: tuple[Effect, ...] = ()
     complete: bool = True
 
 
@@ -145,6 +148,7 @@ class _Found:
     extents: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     early_sends: list[EarlySend] = field(default_factory=list)
     writes: list[DatabaseWrite] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
 
 
 def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str, int], str]) -> SourceFacts:
@@ -184,6 +188,7 @@ def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str,
         extents=found.extents,
         early_sends=tuple(found.early_sends),
         writes=tuple(found.writes),
+        effects=tuple(found.effects),
         complete=complete,
     )
 
@@ -204,6 +209,7 @@ def _read_module(
             transactions = read_transactions(tree, shown, names, tasks, per_request=per_request)
             found.early_sends += transactions.early_sends
             found.writes += transactions.writes
+        found.effects += read_effects(tree, shown, tasks)
     except (OSError, RecursionError, MemoryError):
         return False
     found.waivers += _waivers(text, shown)

@@ -375,17 +375,26 @@ def _task(app: Any, task: Any) -> Data:
         "line": line,
         "options": {name: encode(value) for name, value in options.items()},
         "retries_automatically": bool(getattr(task, "autoretry_for", ())),
-        "queue": _queue_of(app, task),
+        "retried_for": _errors(task, "autoretry_for"),
+        "never_retried_for": _errors(task, "dont_autoretry_for"),
+        "queue": queue_of(app, task),
         # of its own classes, with whether their code reads it; a decorator's options are attributes as well
         "attributes": {name: any(_reads(one, name) for one in plain) for name in sorted(written)},
         "has_policy": hasattr(task, "idempotency") and not any(_reads(one, "idempotency") for one in plain),
         "guarded": guarded,
         "keyed_by": getattr(key, "name", ""),
         # of celery-batches, which run what a worker has reserved
-        "batch": str(getattr(task, "flush_every", "")) if "celery_batches" in map(_package, classes) else "",
+        "batch": batch_of(task),
         "batch_interval": encode(getattr(task, "flush_interval", 0)),
         "runs_later": runs_later(task.run),
     }
+
+
+def _errors(task: Any, name: str) -> List[str]:
+    """Return the exceptions that an option of a task lists, each with its package, as `requests:Timeout`."""
+    given = getattr(task, name, None) or ()
+    listed = given if isinstance(given, (list, tuple, set, frozenset)) else [given]
+    return sorted(f"{_package(one)}:{one.__name__}" for one in listed if isinstance(one, type))
 
 
 def place_of(task: Any) -> Tuple[str, int]:
@@ -431,7 +440,14 @@ def _source_of(kind: type) -> Optional[str]:
         return None
 
 
-def _queue_of(app: Any, task: Any) -> str:
+def batch_of(task: Any) -> str:
+    """Return how many messages make a full batch of a task of celery-batches; "" for any other task."""
+    packages = [_package(one) for one in type(task).__mro__ if one is not object]
+    return str(getattr(task, "flush_every", "")) if "celery_batches" in packages else ""
+
+
+def queue_of(app: Any, task: Any) -> str:
+    """Return the queue that a task is routed to; "" if its router does not say."""
     own = getattr(task, "queue", None)
     try:
         route = app.amqp.router.route({"queue": own} if own else {}, task.name, (), {})

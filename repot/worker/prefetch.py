@@ -8,6 +8,7 @@ from celery import bootsteps
 
 from repot.upstream.prefetch_count import release_failed_acks
 from repot.upstream.prefetch_mode import fit_prefetch
+from repot.worker.batches import reserve_batches
 
 
 class PrefetchStep(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -17,9 +18,10 @@ class PrefetchStep(bootsteps.StartStopStep):  # type: ignore[misc]
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def __init__(self, parent: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
-        """Let the worker ask for the right kind of prefetch, before it connects."""
+        """Let the worker ask for the right kind and number of messages, before it connects."""
         super().__init__(parent, **options)
         fit_prefetch(parent)
+        reserve_batches(parent)
 
     def start(self, c: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """Change the count of the new channel."""

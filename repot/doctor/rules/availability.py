@@ -9,11 +9,12 @@ from repot.brokers.facts import known
 from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, few, rule
 from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC
 from repot.errors import FactUnknown
+from repot.worker.effective_config import NOT_STATED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.doctor.facts import Facts, StartCommand
+    from repot.doctor.facts import Facts, StartCommand, TaskFacts
 
 #: What a Celery that always asks for a global prefetch needs.
 _DETECTS_QUORUM = "pip install 'celery>=5.5'  # the first that detects quorum queues; until then, classic queues"
@@ -584,20 +585,24 @@ def sentinel_without_master(facts: Facts) -> Iterator[Finding]:
     "RPT324",
     "A task of celery-batches never gets a full batch",
     WARNING,
-    fix="celery -A shop worker --prefetch-multiplier 100  # of the workers that run it: flush_every for each process",
+    fix="""
+    celery -A shop worker -Q batches  # a queue of its own: repot then reserves flush_every for each process, or
+    celery -A shop worker --prefetch-multiplier 100  # of the workers that run it
+    """,
     evidence=("https://celery-batches.readthedocs.io", "celery/worker/consumer/consumer.py: Consumer"),
 )
 def batch_beyond_prefetch(facts: Facts) -> Iterator[Finding]:
     """A batch is made of what one worker has reserved, the prefetch multiplier times its processes.
 
-    A worker that reserves less waits for `flush_interval` before each batch. The multiplier is 1 by default of repot,
-    and 4 by Celery's.
+    A worker that reserves less waits for `flush_interval` before each batch. The multiplier is 4 by Celery's default,
+    and 1 by repot's. A worker of repot's whose queues bring batches alone reserves full ones, unless a multiplier is
+    stated.
     """
     multiplier = facts.prefetch_multiplier
     given = [str(one) for one in facts.common_worker_option("concurrency")]
     processes = min(map(int, given)) if given and all(map(str.isdecimal, given)) else 0
     for task in facts.tasks:
-        if multiplier and multiplier * max(processes, 1) < task.batch:
+        if multiplier and multiplier * max(processes, 1) < task.batch and not _reserves_by_itself(facts, task):
             reserved = f"{multiplier} x {processes}" if processes else f"{multiplier} for each process"
             yield Finding(
                 f"flush_every is {task.batch}, and a worker reserves {reserved}",
@@ -606,6 +611,16 @@ def batch_beyond_prefetch(facts: Facts) -> Iterator[Finding]:
                 fix=f"celery -A shop worker --prefetch-multiplier {ceil(task.batch / max(processes, 1))}"
                 "  # of the workers that run it",
             )
+
+
+def _reserves_by_itself(facts: Facts, task: TaskFacts) -> bool:
+    """Return whether a worker of repot's reserves full batches of a task (`repot/worker/batches.py`)."""
+    setting = facts.settings.get("worker_prefetch_multiplier")
+    stated = any(worker.has("prefetch_multiplier") for worker in facts.deployment.workers)
+    if not facts.is_configured or stated or setting is None or not setting.origin.endswith(NOT_STATED):
+        return False
+    apart = bool(facts.common_worker_option("queues"))
+    return all(one.batch or (apart and one.queue != task.queue) for one in facts.tasks)
 
 
 @rule(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from repot.config.endpoints import Endpoint
+    from repot.doctor.effects import Effect
     from repot.doctor.facts import Delay, Facts, QueueFacts, TaskFacts
     from repot.doctor.transactions import DatabaseWrite
 
@@ -66,11 +67,12 @@ def _consumer_timeout_of(timeout_s: int) -> str:
     evidence=("docs/scenarios.md: visibility-timeout", "https://github.com/celery/celery/issues/5935"),
 )
 def visibility_timeout_too_short(facts: Facts) -> Iterator[Finding]:
-    """Redis delivers a message again if it stays unacknowledged for the visibility timeout.
+    """Redis gives a message to another worker if it is not acknowledged within the visibility timeout.
 
-    The clock starts at delivery, so the time a task waits behind others or for its countdown counts. The second run
-    overlaps the first. A worker that repot configures claims its messages and renews the claims, so the timeout does
-    not limit its tasks (WORKER_REDIS_CLAIM=atomic).
+    The first worker goes on, so the task runs twice at the same time. The clock starts when a worker receives the
+    message: the time it waits there, behind other tasks or for its countdown, counts. Raise the timeout in every
+    process on that Redis, or let repot configure the workers: they renew their claims while a task runs, and no timeout
+    limits it (WORKER_REDIS_CLAIM=atomic). A guarded task waits until the first run has ended.
     """
     if facts.claims_messages:
         return
@@ -226,21 +228,23 @@ def transport_options_differ(facts: Facts) -> Iterator[Finding]:
     evidence="https://docs.celeryq.dev/en/stable/userguide/optimizing.html",
 )
 def prefetch_with_long_tasks(facts: Facts) -> Iterator[Finding]:
-    """Each process reserves that many messages while the first one runs, and the broker's timeout runs for all of them.
+    """A worker reserves several messages for each of its processes, and a process runs one at a time.
 
-    All of them are delivered again when the connection is lost, and no idle worker can take them before.
+    While it runs a long task, no idle worker can take the messages behind it, and the broker's timeout runs for them as
+    well. If the connection is lost, all of them are delivered again. With a multiplier of 1 a process reserves nothing
+    beside the late-ack task that it runs.
     """
     multiplier = facts.prefetch_multiplier
     if multiplier == 1 or not facts.prefetches:
         return
-    limit = "no limit at all" if multiplier == 0 else f"{multiplier} messages for each process"
+    limit = "messages without limit" if multiplier == 0 else f"{multiplier} messages for each process"
     by_command = any(worker.has("prefetch_multiplier") for worker in facts.deployment.workers)
     fix = "celery -A shop worker --prefetch-multiplier 1" if by_command else ""
     for task in facts.late_tasks():
         run = facts.run_s(task)
         if run is None or run >= LONG_S:
-            length = "without a time limit" if run is None else f"up to {run:g} s"
-            yield Finding(f"runs {length} with a prefetch of {limit}", "worker_prefetch_multiplier", task.name, fix)
+            length = "has no time limit" if run is None else f"may run {run:g} s"
+            yield Finding(f"{length}, and a worker reserves {limit}", "worker_prefetch_multiplier", task.name, fix)
 
 
 @rule(
@@ -331,10 +335,12 @@ def results_expire_too_early(facts: Facts) -> Iterator[Finding]:
     evidence="https://docs.celeryq.dev/en/stable/userguide/workers.html",
 )
 def soft_shutdown_too_short(facts: Facts) -> Iterator[Finding]:
-    """On SIGQUIT a worker gives running tasks this long, then requeues them, and they start again.
+    """A worker that receives SIGQUIT waits for its tasks as long as its soft shutdown lasts, and then ends them.
 
-    Tasks acknowledged early are lost instead. On SIGTERM alone the worker waits for its tasks until the
-    orchestrator kills it.
+    A task that is acknowledged late goes back to its queue and starts from the beginning; one that is acknowledged
+    early is lost. After SIGTERM a worker waits for its tasks until the orchestrator kills it. Raise the timeout above
+    your longest task, and let the orchestrator wait longer than that. On RabbitMQ it has to stay below two heartbeats,
+    so a longer task starts again there.
     """
     timeout = facts.number("worker_soft_shutdown_timeout")
     if not facts.has_setting("worker_soft_shutdown_timeout") or (timeout and facts.broker.has_heartbeats):
@@ -345,10 +351,10 @@ def soft_shutdown_too_short(facts: Facts) -> Iterator[Finding]:
     for task in facts.tasks:
         run = facts.run_s(task)
         if run is not None and run > timeout:
-            then = "starts again" if task.acks_late else "is lost"
+            then = "it starts again" if task.acks_late else "it is lost"
             lasts = f"lasts {timeout:g} s" if timeout else "is off"
             yield Finding(
-                f"may run {run:g} s, the soft shutdown {lasts}: {then} if the worker receives SIGQUIT before",
+                f"may run {run:g} s, but the soft shutdown {lasts}: after SIGQUIT the worker ends it, and {then}",
                 "worker_soft_shutdown_timeout",
                 task.name,
                 fix,
@@ -640,15 +646,18 @@ def pool_ignores_time_limits(facts: Facts) -> Iterator[Finding]:
     ),
 )
 def soft_shutdown_misses_heartbeats(facts: Facts) -> Iterator[Finding]:
-    """A soft shutdown sends no heartbeats, and RabbitMQ closes a connection that is silent for two of them.
+    """A worker sends no heartbeats during its soft shutdown, and RabbitMQ closes a connection that misses two.
 
-    A task that ends during that time can no longer be acknowledged, and runs again.
+    A task that ends after that cannot be acknowledged any more. RabbitMQ gives it to another worker, and it runs a
+    second time. Keep the soft shutdown below two heartbeats: what runs longer goes back to its queue at the end.
     """
     timeout = facts.number("worker_soft_shutdown_timeout")
     heartbeat = min(facts.number("broker_heartbeat"), _RABBITMQ_HEARTBEAT_S)
     if heartbeat and timeout >= 2 * heartbeat and any(facts.late_tasks()):
         yield Finding(
-            f"is {timeout:g} s; two heartbeats are {2 * heartbeat:g} s", setting="worker_soft_shutdown_timeout"
+            f"lasts {timeout:g} s, and RabbitMQ closes a connection that is silent for two heartbeats, "
+            f"{2 * heartbeat:g} s",
+            setting="worker_soft_shutdown_timeout",
         )
 
 
@@ -777,6 +786,50 @@ def sent_at_import(facts: Facts) -> Iterator[Finding]:
     """
     for location in facts.source.import_sends:
         yield Finding("a task is sent when the module is imported", location=location)
+
+
+@rule(
+    "RPT129",
+    "A retry repeats an effect outside",
+    WARNING,
+    fix="""
+    # the same key in each try, if the other side has such keys:
+    requests.post(url, json=order, headers={"Idempotency-Key": f"charge-{order['id']}"}, timeout=10)
+    # or retry only where nothing was sent:
+    @app.task(autoretry_for=(requests.ConnectTimeout,))
+    """,
+    evidence=(
+        "celery/app/autoretry.py: add_autoretry_behaviour",
+        "https://www.rfc-editor.org/rfc/rfc9110#section-9.2.2",
+        "https://docs.stripe.com/api/idempotent_requests",
+    ),
+)
+def retry_repeats_effect(facts: Facts) -> Iterator[Finding]:
+    """A request that gets no answer may have had its effect all the same, and the retry makes it again.
+
+    A time-out or a lost connection does not tell what the other side did. So each try may charge the customer or send
+    the mail once more, on any broker. Only the other side can recognise the repetition, by a key that all tries share.
+    """
+    for task in facts.tasks:
+        if task.guarded:
+            # its policy says what an open outcome means: Policy.uncertain
+            continue
+        found = (_repetition(task, one) for one in facts.source.effects if one.task == task.name)
+        repeated = next((one for one in found if one), None)
+        if repeated:
+            yield repeated
+
+
+def _repetition(task: TaskFacts, effect: Effect) -> Finding | None:
+    """Return the finding, if a retry of the task repeats the effect where no answer arrives."""
+    retried = sorted(effect.raised & task.retried_for)
+    if effect.retried_at and task.may_retry:
+        by = f"self.retry() in line {effect.retried_at.line}"
+    elif effect.escapes and retried and not effect.raised & task.never_retried_for:
+        by = f"autoretry_for={retried[0].partition(':')[2]}"
+    else:
+        return None
+    return Finding(f"{by} repeats {effect.name} when no answer arrives", task=task.name, location=effect.location)
 
 
 def _guarded_writes(facts: Facts) -> Iterator[tuple[TaskFacts, DatabaseWrite]]:

@@ -250,6 +250,42 @@ def prefix_stays(facts: Facts) -> Iterator[Finding]:
         yield Finding(f"is {facts.option(name)!r}, and {facts.kind.name} does not read it", _option_key(name))
 
 
+@rule(
+    "RPT611",
+    "RedBeat looks for its schedule at the broker's address",
+    ERROR,
+    brokers=RABBITMQ,
+    fix="app.conf.redbeat_redis_url = 'redis://localhost:6379/0'  # the Redis that has the schedule today; keep it",
+    evidence=(
+        "redbeat/schedulers.py: RedBeatConfig.__init__",
+        "measured with celery-redbeat 2.4.2: ValueError: Redis URL must specify one of the following schemes, exit 1",
+    ),
+)
+def redbeat_follows_the_broker(facts: Facts) -> Iterator[Finding]:
+    """celery-redbeat keeps the schedule in a Redis. Without `redbeat_redis_url` it takes the broker's address for it.
+
+    On RabbitMQ beat then ends when it starts, and no periodic task is sent. The schedule, with the entries that the
+    application added, is still in the old broker's Redis, so that Redis has to stay.
+    """
+    if "redbeat_redis_url" in facts.redbeat_settings:
+        return
+    scheduler = str(facts["beat_scheduler"])
+    started = next((one for one in facts.deployment.schedulers if _is_redbeat(one)), "")
+    if _is_redbeat(scheduler):
+        why = f"beat_scheduler is {scheduler!r}, and redbeat_redis_url is not set"
+    elif started:
+        why = f"beat starts with -S {started!r}, and redbeat_redis_url is not set"
+    elif facts.redbeat_settings and facts.is_default("beat_scheduler"):
+        why = f"{min(facts.redbeat_settings)} is set, and redbeat_redis_url is not"
+    else:
+        return
+    yield Finding(why, setting="beat_scheduler")
+
+
+def _is_redbeat(scheduler: str) -> bool:
+    return scheduler.lower().startswith("redbeat")
+
+
 def _option_key(name: str) -> str:
     return f"broker_transport_options.{name}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from celery import Celery
 from repot.config import ExplicitSettings
 from repot.doctor.collect import DoctorRequest, collect_facts, configured_by_repot, read_app
 from repot.doctor.config import DoctorConfig
+from repot.doctor.facts import Deployment, StartCommand
 from repot.idempotency import TASK_ID, IdempotentTask, Policy
 from repot.upstream.capabilities import supplied_keys
 from repot.worker.configure import configure
@@ -58,6 +60,32 @@ def test_what_repot_supplies_is_a_setting_on_any_release(given: dict[str, Any]) 
     names = {key for key in supplied_keys() if not key.startswith(options)}
     assert not [name for name in names if not found.has_setting(name)]
     assert {key.removeprefix(options) for key in supplied_keys() - names} <= found.read_options
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        # the worker reserves full batches by itself
+        ({}, 0),
+        ({"other": {"queue": "mail"}, "queues": "celery"}, 0),
+        # not beside other tasks, nor against what is stated
+        ({"other": {}}, 1),
+        ({"other": {"queue": "mail"}}, 1),
+        ({"other": {}, "queues": "celery"}, 1),
+        ({"multiplier": 1}, 1),
+        ({"command": "1"}, 1),
+    ],
+)
+def test_a_worker_that_reserves_batches_by_itself_is_no_finding(changes: dict[str, Any], found: int) -> None:
+    stated = {"prefetch_multiplier": changes["multiplier"]} if "multiplier" in changes else {}
+    given: dict[str, Any] = {**RABBITMQ, **stated}
+    judged = configured(**given)
+    batched = replace(judged.tasks[0], batch=20)
+    others = [replace(batched, name="shop.mail", batch=0, **changes["other"])] if "other" in changes else []
+    options = {"queues": changes.get("queues"), "prefetch_multiplier": changes.get("command")}
+    deployment = Deployment((StartCommand("celery -A shop worker", options),), (), (), ())
+    report = judge(replace(judged, tasks=(batched, *others), deployment=deployment), "RPT324")
+    assert len(report.findings) == found
 
 
 def test_what_tasks_take_by_configuration_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

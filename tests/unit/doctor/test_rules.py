@@ -21,6 +21,7 @@ from repot.brokers.held import Beside
 from repot.config.broker_kinds import BrokerKind
 from repot.config.endpoints import endpoints
 from repot.doctor.config import DoctorConfig, Waiver
+from repot.doctor.effects import Effect
 from repot.doctor.facts import Bounds, Deployment, Facts, StartCommand, StoreFacts, Versions
 from repot.doctor.rule import Location
 from repot.doctor.static_analysis import Call, LoopedSend, Misuse, SourceFacts
@@ -248,6 +249,17 @@ def writes(store: StoreFacts) -> Facts:
     return guarded_on(on_rabbitmq(store=store, source=SourceFacts(writes=(write,))))
 
 
+POSTS = Effect(
+    "shop.bill",
+    "requests.post()",
+    Location("shop/tasks.py", 7),
+    frozenset({"requests:Timeout"}),
+    escapes=False,
+    retried_at=Location("shop/tasks.py", 9),
+)
+
+STARTS_REDBEAT = Deployment((), (), (), (PROCFILE,), ("redbeat.RedBeatScheduler",))
+
 CASES = [
     # what runs twice
     Case(
@@ -323,20 +335,20 @@ CASES = [
         "RPT106",
         lambda: facts(redis(worker_prefetch_multiplier=4)),
         lambda: facts(redis(worker_prefetch_multiplier=4, worker_disable_prefetch=True)),
-        "runs up to 600 s with a",
+        "may run 600 s, and a worker reserves 4 messages for each process",
     ),
     Case(
         "RPT106",
         lambda: facts(rabbitmq(worker_prefetch_multiplier=0)),
         lambda: facts(rabbitmq(worker_prefetch_multiplier=4), task={"time_limit": 30}),
-        "no limit at all",
+        "may run 600 s, and a worker reserves messages without limit",
         "off",
     ),
     Case(
         "RPT106",
         lambda: on_redis(workers=worker(prefetch_multiplier="4")),
         lambda: facts(redis(worker_prefetch_multiplier=4), workers=worker(prefetch_multiplier="1")),
-        "runs up to 600 s with a",
+        "may run 600 s, and a worker reserves 4 messages for each process",
         "command",
     ),
     Case(
@@ -368,7 +380,7 @@ CASES = [
         "RPT110",
         lambda: facts(redis(worker_soft_shutdown_timeout=20)),
         lambda: facts(redis(worker_soft_shutdown_timeout=600)),
-        "starts again",
+        "may run 600 s, but the soft shutdown lasts 20 s: after SIGQUIT the worker ends it, and it starts again",
     ),
     Case(
         "RPT111",
@@ -495,14 +507,14 @@ CASES = [
         "RPT110",
         lambda: facts(rabbitmq(worker_soft_shutdown_timeout=0)),
         on_rabbitmq,
-        "may run 600 s, the soft shutdown",
+        "may run 600 s, but the soft shutdown is off",
         "off",
     ),
     Case(
         "RPT123",
         lambda: facts(rabbitmq(worker_soft_shutdown_timeout=20)),
         lambda: facts(rabbitmq(worker_soft_shutdown_timeout=19)),
-        "two heartbeats are 20 s",
+        "lasts 20 s, and RabbitMQ closes a connection that is silent for two heartbeats, 20 s",
     ),
     Case(
         "RPT101",
@@ -536,7 +548,7 @@ CASES = [
         "RPT106",
         lambda: facts(rabbitmq(worker_prefetch_multiplier=4), workers=worker(disable_prefetch=True)),
         lambda: facts(redis(worker_prefetch_multiplier=4), workers=worker(disable_prefetch=True)),
-        "runs up to 600 s with a",
+        "may run 600 s, and a worker reserves 4 messages for each process",
         "disabled",
     ),
     Case(
@@ -684,6 +696,19 @@ CASES = [
         "switched off",
     ),
     # what is lost
+    Case(
+        "RPT129",
+        lambda: on_redis(source=SourceFacts(effects=(POSTS,))),
+        lambda: guarded_on(on_redis(source=SourceFacts(effects=(POSTS,)))),
+        "self.retry() in line 9 repeats requests.post()",
+    ),
+    Case(
+        "RPT129",
+        lambda: on_rabbitmq(source=SourceFacts(effects=(POSTS,))),
+        lambda: facts(GOOD_RABBITMQ, task={"max_retries": 0}, source=SourceFacts(effects=(POSTS,))),
+        "when no answer arrives",
+        "no retry",
+    ),
     Case(
         "RPT201",
         lambda: facts(redis(task_retry_on_worker_lost=False)),
@@ -1916,6 +1941,26 @@ CASES = [
         "redis://localhost:6379/1",
         "results in the database",
     ),
+    Case(
+        "RPT611",
+        lambda: facts(rabbitmq(beat_scheduler="redbeat.RedBeatScheduler")),
+        lambda: facts(rabbitmq(beat_scheduler="redbeat.RedBeatScheduler", redbeat_redis_url="redis://localhost/3")),
+        "beat_scheduler is 'redbeat.RedBeatScheduler', and redbeat_redis_url is not set",
+    ),
+    Case(
+        "RPT611",
+        lambda: facts(rabbitmq(REDBEAT_LOCK_TIMEOUT=60)),
+        lambda: facts(rabbitmq(beat_scheduler="shop.Scheduler", redbeat_lock_timeout=60)),
+        "redbeat_lock_timeout is set, and redbeat_redis_url is not",
+        "settings",
+    ),
+    Case(
+        "RPT611",
+        lambda: on_rabbitmq(deployment=STARTS_REDBEAT),
+        lambda: facts(rabbitmq(REDBEAT_REDIS_URL="redis://localhost/3"), deployment=STARTS_REDBEAT),
+        "beat starts with -S 'redbeat.RedBeatScheduler', and",
+        "command",
+    ),
     # the waivers
     Case("RPT001", on_redis, on_redis, "waiver"),
     Case("RPT002", on_redis, on_redis, "waiver"),
@@ -1992,6 +2037,22 @@ def test_a_fix_silences_its_rule(case: Case) -> None:
     finally:
         PASTED.reset(pasted)
     assert [one.finding.message for one in after.findings] == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "consequence", "next_step"),
+    [
+        ("RPT101", "runs twice at the same time", "Raise the timeout"),
+        ("RPT106", "no idle worker can take", "With a multiplier of 1"),
+        ("RPT110", "starts from the beginning", "let the orchestrator wait longer"),
+        ("RPT123", "runs a second time", "Keep the soft shutdown"),
+    ],
+)
+def test_a_reason_says_what_follows_and_what_to_do(rule: str, consequence: str, next_step: str) -> None:
+    """Each was read by people who did not know what a soft shutdown or a prefetch is."""
+    reason = RULES[rule].reason
+    assert consequence in reason
+    assert next_step in reason
 
 
 def test_every_rule_has_a_case() -> None:

@@ -385,6 +385,39 @@ def test_what_else_the_start_files_say(tmp_path: Path) -> None:
     assert (Location("compose.yaml", 3),) == found.ping_probes
 
 
+@pytest.mark.parametrize(
+    ("command", "schedulers"),
+    [
+        ("celery -A shop beat -S redbeat.RedBeatScheduler", ("redbeat.RedBeatScheduler",)),
+        ("celery -A shop beat --scheduler redbeat.RedBeatScheduler -l info", ("redbeat.RedBeatScheduler",)),
+        ("celery -A shop beat --scheduler=redbeat:RedBeatScheduler", ("redbeat:RedBeatScheduler",)),
+        ("celery -A shop worker -B --scheduler redbeat.RedBeatScheduler", ("redbeat.RedBeatScheduler",)),
+        ("celery -A shop beat -S django", ("django",)),
+        ("celery -A shop beat", ()),
+        # the file of a worker's state
+        ("celery -A shop worker -B -S redbeat.RedBeatScheduler", ()),
+        ("celery -A shop worker --scheduler redbeat.RedBeatScheduler", ()),
+        ("celery -A shop beat --no-such-option x", ()),
+    ],
+)
+def test_the_scheduler_that_a_command_names(tmp_path: Path, command: str, schedulers: tuple[str, ...]) -> None:
+    assert schedulers == deployed(tmp_path, Procfile=f"beat: {command}\n").schedulers
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        ("app.conf.redbeat_redis_url = 'redis://localhost/3'", {"redbeat_redis_url"}),
+        ("app.conf.update(REDBEAT_LOCK_TIMEOUT=5)", {"redbeat_lock_timeout"}),
+        ("app.config_from_object(Settings, namespace='CELERY')", {"redbeat_redis_url"}),
+        ("pass", set()),
+    ],
+)
+def test_the_settings_of_redbeat_in_any_form(project: Callable[[str], Facts], lines: str, names: set[str]) -> None:
+    text = "class Settings:\n    CELERY_REDBEAT_REDIS_URL = 'redis://localhost/3'\n    REDBEATEN_path = 1\n\n"
+    assert names == project(text + lines + "\n").redbeat_settings
+
+
 def test_a_container_of_kubernetes(tmp_path: Path) -> None:
     (tmp_path / "k8s").mkdir()
     (tmp_path / "k8s" / "worker.yaml").write_text(

@@ -1,0 +1,58 @@
+"""How many messages a worker reserves for tasks of celery-batches: a batch is made of what one worker holds."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from repot.upstream.collector import batch_of, queue_of
+from repot.worker.effective_config import NOT_STATED, effective_config
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from celery import Celery
+
+_MULTIPLIER = "worker_prefetch_multiplier"
+
+
+def reserve_batches(consumer: Any) -> None:  # noqa: ANN401 - celery's Consumer
+    """Let a worker that runs batches alone reserve a full one for each process, unless a multiplier is stated.
+
+    A worker that runs other tasks as well keeps its prefetch: it would hold many of those from idle workers.
+    """
+    processes = consumer.pool.num_processes if consumer.pool else 0
+    if not processes or not consumer.initial_prefetch_count or _is_stated(consumer.app):
+        return
+    multiplier = multiplier_for(consumer.app, consumer.app.amqp.queues.consume_from, processes)
+    if multiplier > consumer.prefetch_multiplier:
+        consumer.initial_prefetch_count = consumer.initial_prefetch_count // consumer.prefetch_multiplier * multiplier
+        consumer.prefetch_multiplier = multiplier
+        # what the first lines say
+        consumer.controller.prefetch_multiplier = multiplier
+
+
+def multiplier_for(app: Celery, queues: Collection[str], processes: int) -> int:
+    """Return how many messages each process has to reserve; 0 if these queues bring other tasks, or no batches."""
+    sizes = []
+    for task in app.tasks.values():
+        queue = queue_of(app, task)
+        if str(task.name).startswith("celery.") or (queue and queue not in queues):
+            continue
+        size = batch_of(task)
+        if not size.isdecimal():
+            return 0
+        sizes.append(int(size))
+    # messages of several tasks wait together: one of their batches is full when so many are there
+    return max(*sizes, ceil(sum(sizes) / processes)) if sizes else 0
+
+
+def _is_stated(app: Celery) -> bool:
+    """Return whether a variable, the application or the worker's command states the multiplier."""
+    command = click.get_current_context(silent=True)
+    if command and command.get_parameter_source("prefetch_multiplier") is ParameterSource.COMMANDLINE:
+        return True
+    return not any(one.key == _MULTIPLIER and one.origin.endswith(NOT_STATED) for one in effective_config(app))
