@@ -340,7 +340,8 @@ def _setting(
     elif one["own"]:
         origin = APPLICATION
         names = spellings(key.rpartition(".")[2], document["namespace"], document["release"]["old_names"])
-        location = next((found.keys[name] for name in names if name in found.keys), None)
+        places = (found.place_of(name, one["value"]) for name in names)
+        location = next((place for place in places if place), None)
     else:
         origin = CELERY_DEFAULT
     return Setting(key, decode(one["value"]), origin, location)

@@ -14,12 +14,15 @@ from repot.doctor.rule import Location
 from repot.upstream.collector import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 #: Files with commands, in the project's directory and some below it.
 _FILES = ("Procfile*", "Dockerfile*", "*.service", "*.conf", "*.y*ml", "*.sh")
-_DIRS = (".", "bin", "compose", "deploy", "docker", "k8s", "kubernetes", "scripts", "supervisor", "systemd")
+_DIRS = (
+    *(".", "bin", "compose", "deploy", "docker", "docker/entrypoints", "entrypoints", "k8s", "kubernetes", "scripts"),
+    *("supervisor", "systemd"),
+)
 _MAX_BYTES = 256 << 10
 _MAX_FILES = 200
 
@@ -28,6 +31,9 @@ _PREFIX = re.compile(r"^\s*(?:[\w-]+\s*[:=](?=[\s\[\w/])|CMD|ENTRYPOINT|RUN|-)\s
 #: Items of a list in a Dockerfile, quoted or not.
 _LISTED = re.compile(r"""["']([^"']*)["']|([^\s,\[\]"']+)""")
 _COMMENT = re.compile(r"^\s*(#|;|//)")
+#: An assignment of a shell script, and where a variable is used; what single quotes hold is no variable.
+_ASSIGNMENT = re.compile(r"^\s*(?:export\s+|readonly\s+)?([A-Za-z_]\w*)=(.*)$")
+_VARIABLE = re.compile(r"'[^']*'|\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)\})")
 #: Shell operators between two commands.
 _BETWEEN = frozenset({"&&", "||", ";", "|", "&"})
 #: Keys of compose files and Kubernetes manifests that hold commands.
@@ -84,9 +90,37 @@ def _commands(root: Path) -> Iterator[tuple[list[str], Location]]:
         if not path.is_file() or path.stat().st_size > _MAX_BYTES:
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
+        if path.suffix == ".sh":
+            text = _with_variables(text)
         name = shorten(path, root)
         found = _yaml_commands(text) if path.suffix in (".yaml", ".yml") else _line_commands(text)
         yield from ((words, Location(name, line)) for words, line in found)
+
+
+def _with_variables(text: str) -> str:
+    """Return a shell script with the values of variables that it sets before, line by line; others stay as they are."""
+    known: dict[str, str] = {}
+    lines = []
+    for line in text.splitlines():
+        expanded = _VARIABLE.sub(lambda found: _value_of(found, known), line)
+        lines.append(expanded)
+        if assigned := _ASSIGNMENT.match(expanded):
+            value = _split_or_nothing(assigned[2])
+            # more words are a command, which this variable is for
+            if len(value) == 1:
+                known[assigned[1]] = value[0]
+    return "\n".join(lines)
+
+
+def _value_of(found: re.Match[str], known: Mapping[str, str]) -> str:
+    return known.get(found["name"] or found["braced"] or "", found[0])
+
+
+def _split_or_nothing(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        return []
 
 
 def _yaml_commands(text: str) -> list[tuple[list[str], int]]:

@@ -90,6 +90,18 @@ class LoopedSend:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """A place where a name is assigned.
+
+    Attributes:
+        form: a regular expression of the text that it gets, as far as the source shows that; empty for any other value.
+    """
+
+    location: Location
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
 class WaiverComment:
     """A comment that waives rules; `last_line` is the last line that it applies to."""
 
@@ -104,7 +116,8 @@ class SourceFacts:
     """The facts in the source of a project's modules.
 
     Attributes:
-        keys: where a name is written.
+        keys: where a name is written first.
+        written: each place where it is assigned: an address often is in two branches.
         reads: names that some code reads from an object: `settings.NAME`, `getattr(settings, "NAME")`, `conf["NAME"]`.
         rejects: where a Reject is raised; `chords`: where a chord is made; `revokes`: where a task is revoked.
         import_sends: where a task is sent while the application's modules are imported.
@@ -119,6 +132,7 @@ class SourceFacts:
     calls: tuple[Call, ...] = ()
     waivers: tuple[WaiverComment, ...] = ()
     keys: Mapping[str, Location] = field(default_factory=dict)
+    written: Mapping[str, list[Written]] = field(default_factory=dict)
     reads: frozenset[str] = frozenset()
     rejects: tuple[Location, ...] = ()
     chords: tuple[Location, ...] = ()
@@ -132,12 +146,25 @@ class SourceFacts:
     effects: tuple[Effect, ...] = ()
     complete: bool = True
 
+    def place_of(self, name: str, value: object) -> Location | None:
+        """Return where a name got its value: the place with that text, else the first that can be it."""
+        first, places = self.keys.get(name), self.written.get(name, [])
+        if first is None or not isinstance(value, str):
+            return first
+        fitting = [one.location for one in places if one.form and re.fullmatch(one.form, value, re.DOTALL)]
+        if fitting:
+            return fitting[-1]
+        unknown = [one.location for one in places if not one.form]
+        is_other = any(one.location == first and one.form for one in places)
+        return unknown[0] if unknown and is_other else first
+
 
 @dataclass(slots=True)
 class _Found:
     calls: list[Call] = field(default_factory=list)
     waivers: list[WaiverComment] = field(default_factory=list)
     keys: dict[str, Location] = field(default_factory=dict)
+    written: dict[str, list[Written]] = field(default_factory=dict)
     reads: set[str] = field(default_factory=set)
     rejects: list[Location] = field(default_factory=list)
     chords: list[Location] = field(default_factory=list)
@@ -165,7 +192,7 @@ def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str,
         names = {name: Symbol.read(one) for name, one in module["names"].items()}
         tasks = {line: name for (file, line), name in task_names.items() if file == module["path"] and module["loaded"]}
         # a module that the application does not import cannot configure it, and may be a script
-        into = found if module["loaded"] else replace(found, keys={}, extents={}, import_sends=[])
+        into = found if module["loaded"] else replace(found, keys={}, written={}, extents={}, import_sends=[])
         try:
             complete &= _read_module(into, path, shown, names, tasks, per_request=document["atomic_requests"])
         except (SyntaxError, ValueError):
@@ -174,10 +201,14 @@ def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str,
         if shown.startswith("/"):
             # outside the project: its names are not settings of the application
             found.keys = {name: location for name, location in found.keys.items() if location.file != shown}
+            found.written = {
+                name: [one for one in places if one.location.file != shown] for name, places in found.written.items()
+            }
     return SourceFacts(
         calls=tuple(found.calls),
         waivers=tuple(found.waivers),
         keys=found.keys,
+        written=found.written,
         reads=frozenset(found.reads),
         rejects=tuple(found.rejects),
         chords=tuple(found.chords),
@@ -320,8 +351,10 @@ class _Reader(ast.NodeVisitor):
     def visit_Assign(self, node: ast.Assign | ast.AnnAssign) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         written = {_written_name(target) for target in targets} - {""}
+        place = Written(self._location(node), _form(node.value))
         for name in written:
             self._key(name, node)
+            self._found.written.setdefault(name, []).append(place)
         # `NAME = given.NAME` takes a setting over and does nothing with it
         outer, self._assigned = self._assigned, written
         self.generic_visit(node)
@@ -517,6 +550,17 @@ def _assigned_once(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, as
         if isinstance(one, ast.Assign) and len(one.targets) == 1 and isinstance(one.targets[0], ast.Name)
     }
     return {name: value for name, value in assigned.items() if stores.count(name) == 1 and name not in parameters}
+
+
+def _form(node: ast.expr | None) -> str:
+    """Return a regular expression of a text: the parts that the source shows, and anything between; else ""."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return re.escape(text)
+        case ast.JoinedStr(values=values):
+            forms = [_form(one) for one in values]
+            return "".join(form or ".*" for form in forms) if any(forms) else ""
+    return ""
 
 
 def _last_name(node: ast.expr) -> str:

@@ -16,7 +16,7 @@ from repot.doctor.rule import Location
 from repot.doctor.source_names import SIGNATURES, Names, Symbol, first_line, symbol_behind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,43 @@ _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _Pending = dict[str, tuple[EarlySend, ...]]
 
 
+class _Opened(NamedTuple):
+    """A transaction in the source: what opens it, and its statements; without `opening`, nothing more is known."""
+
+    where: str
+    opening: ast.expr | None = None
+    body: list[ast.stmt] = []  # noqa: RUF012 - it is not changed
+
+    def only_reads(self, sent: ast.Call) -> bool:
+        """Return whether nothing is written on the way through it to a call that sends, and from there on."""
+        return self.opening is not None and _only_reads(self.opening, _way(self.body, sent)[0])
+
+
+def _way(body: list[ast.stmt], target: ast.AST) -> tuple[list[ast.AST], bool]:
+    """Return what may run together with `target`, and whether the way ends with it: no branch beside its own."""
+    found: list[ast.AST] = []
+    reached = False
+    for node in body:
+        holds = any(one is target for one in ast.walk(node))
+        reached = reached or holds
+        if not isinstance(node, ast.If):
+            found.append(node)
+            if holds and _ends([node]):
+                return found, True
+            continue
+        found.append(node.test)
+        branches = [node.body, node.orelse]
+        if holds and not any(one is target for one in ast.walk(node.test)):
+            own = next(one for one in branches if any(target in ast.walk(inner) for inner in one))
+            inside, is_end = _way(own, target)
+            found += inside
+            if is_end or _ends(own):
+                return found, True
+            continue
+        found += [one for branch in branches if reached or not _ends(branch) for one in branch]
+    return found, False
+
+
 class Transactions(NamedTuple):
     """What one module does: tasks it sends before a commit, and rows that its tasks write."""
 
@@ -180,7 +217,7 @@ class _Reader(ast.NodeVisitor):
         self._scope: dict[str, _Kind | None] = {}
         self._task = self._self = ""
         self._in_class = self._is_inner = False
-        self._open: tuple[str, ...] = ()
+        self._open: tuple[_Opened, ...] = ()
         self._pending: _Pending = {}
 
     @property
@@ -201,12 +238,12 @@ class _Reader(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         opened = tuple(
-            f"inside @{ast.unparse(one)}"
+            _Opened(f"inside @{ast.unparse(one)}", one, node.body)
             for one in node.decorator_list
-            if self._kind(one) in (_Kind.ATOMIC, _Kind.TRANSACTION) and not _only_reads(one, node.body)
+            if self._kind(one) in (_Kind.ATOMIC, _Kind.TRANSACTION)
         )
         if not opened and self._is_view(node):
-            opened = ("inside the transaction of the request (ATOMIC_REQUESTS)",)
+            opened = (_Opened("inside the transaction of the request (ATOMIC_REQUESTS)"),)
         outer = self._task, self._self, self._in_class
         self._task = self._tasks.get(first_line(node), self._task)
         self._self = node.args.args[0].arg if node.args.args else ""
@@ -245,8 +282,8 @@ class _Reader(ast.NodeVisitor):
         for item in node.items:
             self.visit(item.context_expr)
             kind = self._kind(item.context_expr)
-            if kind is _Kind.TRANSACTION and not _only_reads(item.context_expr, node.body):
-                self._open += (f"inside {_shortened(item.context_expr)}",)
+            if kind is _Kind.TRANSACTION:
+                self._open += (_Opened(f"inside {_shortened(item.context_expr)}", item.context_expr, node.body),)
             if item.optional_vars is not None:
                 # begin() of a factory or an engine returns a session or a connection
                 self._bind(item.optional_vars, _Kind.SESSION if kind is _Kind.TRANSACTION else kind)
@@ -298,8 +335,9 @@ class _Reader(ast.NodeVisitor):
 
     def _sent(self, node: ast.Call) -> None:
         name, location = _shortened(node), self._location(node)
-        if self._open:
-            self._early[location] = EarlySend(name, self._open[-1], location)
+        writing = [one.where for one in self._open if not one.only_reads(node)]
+        if writing:
+            self._early[location] = EarlySend(name, writing[-1], location)
         self._pending = {
             session: (*sends, EarlySend(name, f"before {session}.commit()", location))
             for session, sends in self._pending.items()
@@ -426,7 +464,7 @@ class _Reader(ast.NodeVisitor):
                 self._scope[one.id] = kind if one is target else None
 
     @contextmanager
-    def _apart(self, opened: tuple[str, ...] = ()) -> Iterator[None]:
+    def _apart(self, opened: tuple[_Opened, ...] = ()) -> Iterator[None]:
         """Read a function: with names of its own, in the transactions that its decorators open."""
         outer = self._scope, self._open, self._pending, self._is_inner
         self._scope, self._open, self._pending, self._is_inner = dict(self._scope), opened, {}, True
@@ -466,7 +504,7 @@ def _ends(body: list[ast.stmt]) -> bool:
     return bool(body) and isinstance(body[-1], _ENDS)
 
 
-def _only_reads(opening: ast.expr, body: list[ast.stmt]) -> bool:
+def _only_reads(opening: ast.expr, body: Iterable[ast.AST]) -> bool:
     """Return whether a transaction leaves nothing to commit: on a replica, or it reads and no call could write."""
     if isinstance(opening, ast.Call):
         using = [word.value for word in opening.keywords if word.arg == "using"] + opening.args[:1]

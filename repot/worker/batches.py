@@ -24,12 +24,13 @@ def reserve_batches(consumer: Any) -> None:  # noqa: ANN401 - celery's Consumer
 
     A worker that runs other tasks as well keeps its prefetch: it would hold many of those from idle workers.
     """
-    processes = consumer.pool.num_processes if consumer.pool else 0
-    if not processes or not consumer.initial_prefetch_count or _is_stated(consumer.app):
+    if not consumer.initial_prefetch_count or _is_stated(consumer.app):
         return
+    # the pool has not started yet
+    processes = consumer.initial_prefetch_count // consumer.prefetch_multiplier
     multiplier = multiplier_for(consumer.app, consumer.app.amqp.queues.consume_from, processes)
     if multiplier > consumer.prefetch_multiplier:
-        consumer.initial_prefetch_count = consumer.initial_prefetch_count // consumer.prefetch_multiplier * multiplier
+        consumer.initial_prefetch_count = processes * multiplier
         consumer.prefetch_multiplier = multiplier
         # what the first lines say
         consumer.controller.prefetch_multiplier = multiplier

@@ -72,6 +72,7 @@ PROGRAMS = {
     "pool": ["-m", "pool"],
     "script": ["pool.py", "word"],
     "no module": ["-m", "no.such"],
+    "tasks": ["-c", "import celery\nprint(sorted(celery.Celery().tasks))"],
     "repot": ["-m", "repot", "config", "variables"],
     "refused": ["-m", "repot", "config", "show"],
     "version of Celery": ["-m", "celery", "--version"],

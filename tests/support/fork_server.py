@@ -89,6 +89,7 @@ _NOT_IMPORTED = (
     "repot.cli.demo",
     "repot.database.migrations",
     "repot.worker.app",
+    "repot.worker.synthetic_tasks",
 )
 
 

@@ -32,7 +32,6 @@ def reserved(monkeypatch: pytest.MonkeyPatch, *flush_every: int | None, processe
     multiplier = app.conf.worker_prefetch_multiplier
     consumer = SimpleNamespace(
         app=app,
-        pool=SimpleNamespace(num_processes=processes),
         controller=SimpleNamespace(),
         prefetch_multiplier=multiplier,
         initial_prefetch_count=multiplier * processes,

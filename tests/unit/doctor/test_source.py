@@ -386,6 +386,52 @@ def test_what_else_the_start_files_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "options"),
+    [
+        ('ARGS="-A shop worker -P solo"\ncelery $ARGS\n', {"pool": "solo"}),
+        (
+            'ARGS="-A shop worker -P solo"\nif true; then\n  exec /usr/bin/celery ${ARGS} -c 3\nfi\n',
+            {"concurrency": "3"},
+        ),
+        ("export APP=shop\nARGS='worker -P solo'\nARGS=\"$ARGS -c 3\"\ncelery -A $APP $ARGS\n", {"concurrency": "3"}),
+        ("ARGS=worker\nCOUNT=3\ncelery -A shop $ARGS -c $COUNT\n", {"concurrency": "3"}),
+        # given from outside
+        ("celery -A shop worker -c $COUNT\n", {"concurrency": "$COUNT"}),
+        # for one command
+        ("ARGS=beat env\ncelery -A shop ${ARGS:-worker} worker\n", {}),
+        # not yet
+        ("celery -A shop worker -c $COUNT\nCOUNT=3\n", {"concurrency": "$COUNT"}),
+        ("COUNT=3\necho \"$COUNT costs $5\"\ncelery -A shop worker -c '$COUNT'\n", {"concurrency": "$COUNT"}),
+    ],
+)
+def test_a_script_keeps_options_in_a_variable(tmp_path: Path, lines: str, options: dict[str, str]) -> None:
+    (tmp_path / "docker" / "entrypoints").mkdir(parents=True)
+    (tmp_path / "docker" / "entrypoints" / "long.sh").write_text(f"#!/bin/sh\n{lines}")
+    workers = read_deployment(tmp_path, ()).workers
+    assert options.items() <= {key: value for one in workers for key, value in one.options.items()}.items()
+    assert bool(options) is bool(workers)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "if OTHER:\n    app.conf.broker_url = OTHER\nelse:\n    app.conf.broker_url = f'redis://{HOST}:6379/0'  # here",
+        "if OTHER:\n    app.conf.broker_url = 'amqp://h//'\nelse:\n    app.conf.broker_url = URL  # here",
+        "app.conf.broker_url = 'amqp://h//'\napp.conf.broker_url = 'redis://h:6379/0'  # here",
+        "app.conf.broker_url = URL  # here",
+        # nothing tells them apart: the first
+        "if OTHER:\n    app.conf.broker_url = OTHER  # here\nelse:\n    app.conf.broker_url = URL",
+    ],
+)
+def test_a_setting_is_where_its_value_was_written(project: Callable[[str], Facts], tmp_path: Path, lines: str) -> None:
+    facts = project(f"HOST, OTHER, URL = 'h', None, 'redis://h:6379/0'\n{lines}\n")
+    place = facts.settings["broker_url"].location
+    assert place is not None
+    written = (tmp_path / place.file).read_text().splitlines()[place.line - 1]
+    assert "# here" in written
+
+
+@pytest.mark.parametrize(
     ("command", "schedulers"),
     [
         ("celery -A shop beat -S redbeat.RedBeatScheduler", ("redbeat.RedBeatScheduler",)),

@@ -134,6 +134,31 @@ EARLY = {
         with Sessions() as session: session.execute(update(orders)); \\
             charge.delay(7); session.commit()
     """,
+    "written before its branch": """
+        with transaction.atomic():
+            row = Order.objects.get(pk=7)
+            row.save()
+            if row.paid: charge.delay(7)
+            else: row.delete()
+    """,
+    "written after its branch": """
+        with transaction.atomic():
+            row = Order.objects.get(pk=7)
+            if row.paid: charge.delay(7)
+            row.save()
+    """,
+    "written in another condition": """
+        with transaction.atomic():
+            row = Order.objects.get(pk=7)
+            if row.late: row.save()
+            if row.paid: charge.delay(7)
+    """,
+    "written in the next turn": """
+        with transaction.atomic():
+            for row in Order.objects.filter(paid=True):
+                if row.late: charge.delay(7)
+                else: row.save()
+    """,
     "in a branch": """
         scoped.add(Order())
         if 7: charge.delay(7)
@@ -156,6 +181,42 @@ EARLY = {
 
 #: Functions that look like them.
 IN_TIME = {
+    "writes in the other branch": """
+        with transaction.atomic():
+            row = Order.objects.get(pk=7)
+            if row.paid:
+                charge.delay(row.pk)
+            else:
+                row.paid = True
+                row.save()
+    """,
+    "writes in a branch of the other branch": """
+        with transaction.atomic():
+            row = Order.objects.get(pk=7)
+            if row.paid:
+                row.save()
+            elif row.late:
+                charge.delay(row.pk)
+            else:
+                row.delete()
+    """,
+    "writes in a branch that returns before": """
+        with transaction.atomic():
+            row = Order.objects.filter(pk=7).first()
+            if row is None:
+                make_one()
+                return
+            charge.delay(row.pk)
+    """,
+    "writes after it has returned": """
+        with transaction.atomic():
+            row = Order.objects.get(pk=7)
+            if row.paid:
+                charge.delay(row.pk)
+                return
+            row.paid = True
+            row.save()
+    """,
     "on commit": """
         with transaction.atomic():
             transaction.on_commit(lambda: charge.delay(7))
