@@ -107,6 +107,9 @@ def show(id_prefix: str, *, payload: bool, as_json: bool, **given: Any) -> None:
 @click.option("--to", default="", metavar="QUEUE", help="Send them to this queue.  [default: where each came from]")
 @click.option("--forget-expiry", is_flag=True, help="Also replay expired tasks, without their expiry.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number per second.")
+@click.option(
+    "--stay", is_flag=True, help="Replay on the broker of --broker, also if the workers here read another one."
+)
 @click.option("--execute", is_flag=True, help="Make the change; without it, only show what would change.")
 def replay(*, to: str, forget_expiry: bool, rate: float | None, execute: bool, **given: Any) -> None:  # noqa: ANN401
     """Send dead letters back to their queues, under the same task ids; a dry run without --execute.

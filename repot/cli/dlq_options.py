@@ -107,7 +107,9 @@ def open_queues(given: dict[str, Any], *, all_found: bool = True) -> Iterator[tu
         message = "there are no dead-letter queues: WORKER_DEAD_LETTER_QUEUE is empty"
         raise click.UsageError(message)
     others = None if is_named else Others(_note, all_found)
-    with _opened(given["broker"], given["management"], settings, names, others, app) as found:
+    # only a replay has this option
+    is_left = not given.get("stay", True)
+    with _opened(given["broker"], given["management"], settings, names, others, app, is_left=is_left) as found:
         yield settings, found
 
 
@@ -118,14 +120,18 @@ def _opened(
     names: dict[str, str],
     others: Others | None,
     app: Celery | None,
+    *,
+    is_left: bool,
 ) -> AbstractContextManager[list[DlqHandle]]:
-    from repot.deadletter.query import open_dlqs, open_dlqs_at, source_of, target_of
+    from repot.deadletter.query import open_dlqs, open_dlqs_at, require_workers, source_of, target_of
     from repot.migrate.addresses import parse
 
     if not broker:
         return open_dlqs(settings, names, app, others)
     sides = {"source": source_of, "target": target_of}
     url = sides[broker](settings) if broker in sides else parse(broker, "--broker")
+    if is_left:
+        require_workers(url, settings)
     if broker in sides:
         management_url = management_url or settings.management_of(url)
     return open_dlqs_at(url, management_url, settings, names, others)

@@ -244,7 +244,11 @@ class WorkerSettings(EnvironmentSettings):
     cancel_tasks_on_connection_loss: bool = Field(
         False, description="Kill running late-ack tasks if the broker connection is lost, because they run again."
     )
-    prefetch_multiplier: PositiveInt = Field(1, description="Messages reserved for each process of the pool.")
+    prefetch_multiplier: PositiveInt = Field(
+        1,
+        description="Messages reserved for each process of the pool. Unless it is stated, a worker that runs tasks of "
+        "celery-batches alone reserves full batches.",
+    )
     soft_shutdown_timeout: NonNegativeFloat = Field(
         15,
         description="On soft shutdown, time for running tasks before they are requeued. The worker sends no "

@@ -119,6 +119,26 @@ def target_of(settings: WorkerSettings) -> BrokerUrl:
     return found
 
 
+def require_workers(url: BrokerUrl, settings: WorkerSettings) -> None:
+    """Refuse a broker that no worker of these settings reads: a task that is replayed there waits for ever.
+
+    Raises:
+        ConfigInvalid: it is another one.
+    """
+    read = [settings.read_url, settings.write_url, *filter(None, (settings.rollout_target,))]
+    if any(url.shares_server(one) for one in read):
+        return
+    message = (
+        f"a task that is replayed on {url.masked()} waits there, and the workers of this environment read "
+        f"{settings.read_url.masked()}"
+    )
+    raise ConfigInvalid(
+        message,
+        hint="`repot move start --dlq` carries dead letters over; then replay them here. "
+        "If workers read that broker as well: --stay.",
+    )
+
+
 @contextmanager
 def open_dlqs_at(
     url: BrokerUrl,

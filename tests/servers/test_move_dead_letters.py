@@ -108,6 +108,41 @@ def test_a_move_says_how_many_dead_letters_stay_and_dlq_reads_them(path: Way, re
     assert "--broker URL, or WORKER_MOVE_FROM" in unnamed.stderr
 
 
+def test_dead_letters_of_the_old_broker_are_replayed_where_workers_are(path: Way, repot: Callable[..., Result]) -> None:
+    """After a flip a task that is replayed on the old broker waits where no worker looks."""
+    dead = kill(path)
+    counted(path, 3)
+    at_source = ["--management", path.source.management_url] if path.source.management_url else []
+    for words in (["source", *at_source], [path.source.url, *at_source]):
+        for execute in ([], ["--execute"]):
+            refused = repot("dlq", "replay", "--broker", *words, *execute)
+            assert refused.exit_code == 2
+            assert "a task that is replayed on" in refused.stderr
+            assert "`repot move start --dlq` carries dead letters over" in refused.stderr
+            assert ":guest@" not in refused.stderr
+    assert reasons(path, f"{path.queue}.dead", at_source=True) == dead
+    assert repot(*start(path, "--dlq")).exit_code == 0
+    # the move gave its queue another name
+    replayed = repot("dlq", "replay", "--queue", path.goal, "--to", path.goal, "--reason", "failed", "--execute")
+    assert "1 replayed" in replayed.stderr
+    assert [one.headers["id"] for one in read(path.target, path.goal)] == [
+        key for key, reason in dead.items() if reason == "failed"
+    ]
+
+
+def test_a_replay_stays_on_the_old_broker_if_workers_still_read_it(path: Way, repot: Callable[..., Result]) -> None:
+    kill(path)
+    counted(path, 3)
+    at_source = ["--management", path.source.management_url] if path.source.management_url else []
+    words = ["dlq", "replay", "--broker", "source", *at_source, "--queue", path.queue, "--reason", "failed", "--stay"]
+    planned = repot(*words)
+    assert planned.exit_code == 0, planned.output
+    assert "1 would be replayed" in planned.stderr
+    assert read(path.source, path.queue) == []
+    assert repot(*words, "--execute").exit_code == 0
+    assert len(read(path.source, path.queue)) == 1
+
+
 @pytest.mark.promise
 def test_a_move_carries_dead_letters_with_their_reasons(path: Way, repot: Callable[..., Result]) -> None:
     """Also that of a task that has expired, or is pickled; and gives them back."""

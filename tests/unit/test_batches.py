@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import Celery, Task
+from celery import Celery, Task, _state
 from kombu import Queue
 
 import repot
@@ -15,6 +15,13 @@ from support.bill import bill
 
 #: As that of the library, which is not installed: its package and its attribute count.
 BATCHES = type("Batches", (Task,), {"__module__": "celery_batches", "abstract": True, "flush_every": 10})
+
+
+@pytest.fixture(autouse=True)
+def _no_shared_tasks_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Celery gives them to each application of the process, and they are no batches."""
+    found: set[Any] = _state._on_app_finalizers  # type: ignore[attr-defined]
+    monkeypatch.setattr(_state, "_on_app_finalizers", {one for one in found if one.__module__ == "celery.app.builtins"})
 
 
 def reserved(monkeypatch: pytest.MonkeyPatch, *flush_every: int | None, processes: int = 2, **conf: Any) -> int:
