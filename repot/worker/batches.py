@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from repot.upstream.collector import batch_of, queue_of
 from repot.worker.effective_config import NOT_STATED, effective_config
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator, MutableMapping
 
     from celery import Celery
 
@@ -28,7 +29,7 @@ def reserve_batches(consumer: Any) -> None:  # noqa: ANN401 - celery's Consumer
         return
     # the pool has not started yet
     processes = consumer.initial_prefetch_count // consumer.prefetch_multiplier
-    multiplier = multiplier_for(consumer.app, consumer.app.amqp.queues.consume_from, processes)
+    multiplier = multiplier_for(consumer.app, tuple(consumer.app.amqp.queues.consume_from), processes)
     if multiplier > consumer.prefetch_multiplier:
         consumer.initial_prefetch_count = processes * multiplier
         consumer.prefetch_multiplier = multiplier
@@ -38,17 +39,31 @@ def reserve_batches(consumer: Any) -> None:  # noqa: ANN401 - celery's Consumer
 
 def multiplier_for(app: Celery, queues: Collection[str], processes: int) -> int:
     """Return how many messages each process has to reserve; 0 if these queues bring other tasks, or no batches."""
-    sizes = []
-    for task in app.tasks.values():
-        queue = queue_of(app, task)
-        if str(task.name).startswith("celery.") or (queue and queue not in queues):
-            continue
-        size = batch_of(task)
-        if not size.isdecimal():
-            return 0
-        sizes.append(int(size))
+    own = [task for task in app.tasks.values() if not str(task.name).startswith("celery.")]
+    if not any(map(batch_of, own)):
+        return 0
+    with _known(app.amqp.queues):
+        # a router that does not say may name any of them
+        sizes = [batch_of(task) for task in own if queue_of(app, task) in {"", *queues}]
+    if not sizes or not all(map(str.isdecimal, sizes)):
+        return 0
+    counts = list(map(int, sizes))
     # messages of several tasks wait together: one of their batches is full when so many are there
-    return max(*sizes, ceil(sum(sizes) / processes)) if sizes else 0
+    return max(*counts, ceil(sum(counts) / processes))
+
+
+@contextmanager
+def _known(queues: MutableMapping[str, Any]) -> Iterator[None]:
+    """Forget the queues that are added meanwhile.
+
+    Celery's router adds each queue that it meets, and before Celery 5.7 a worker without `-Q` reads all that are known.
+    """
+    before = set(queues)
+    try:
+        yield
+    finally:
+        for name in set(queues) - before:
+            del queues[name]
 
 
 def _is_stated(app: Celery) -> bool:

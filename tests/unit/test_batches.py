@@ -43,7 +43,10 @@ def reserved(monkeypatch: pytest.MonkeyPatch, *flush_every: int | None, processe
         prefetch_multiplier=multiplier,
         initial_prefetch_count=multiplier * processes,
     )
+    before = set(app.amqp.queues.consume_from)
     reserve_batches(consumer)
+    # the router adds each queue that it meets, and a worker of Celery 5.6 would read it
+    assert set(app.amqp.queues) == set(app.amqp.queues.consume_from) == before
     assert consumer.initial_prefetch_count == consumer.prefetch_multiplier * processes
     return int(consumer.prefetch_multiplier)
 
