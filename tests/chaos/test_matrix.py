@@ -220,7 +220,6 @@ def test_an_effect_in_a_transaction_is_repeated_or_done_and_waits_for_no_person(
     ("cell", "notice"),
     [
         (Cell("half-open@before-ack", "redis-brpop", guard=True), "Couldn't ack"),
-        # while the renewal of a claim has the connection, an ACK opens another one, which a firewall lets through
         (Cell("blackhole@before-ack", "redis-hardened", guard=True), "an ACK did not arrive"),
     ],
     ids=["half-open", "blackhole"],
@@ -228,7 +227,9 @@ def test_an_effect_in_a_transaction_is_repeated_or_done_and_waits_for_no_person(
 def test_a_worker_whose_ack_failed_takes_more_tasks(more: Campaign, cell: Cell, notice: str) -> None:
     """On Redis kombu itself counts unacknowledged messages."""
     (result,) = (one for one in more.results if one.cell == cell)
-    assert any(notice in one.text for one in result.notices)
+    # while the renewal of a claim has the connection, an ACK opens another one, which a firewall lets through
+    has_arrived = cell.scenario.startswith("blackhole") and result.verdict.task is Verdict.OK
+    assert has_arrived or any(notice in one.text for one in result.notices), result.verdict
     assert WorkerOutcome.CONSUMES is result.verdict.worker
 
 
