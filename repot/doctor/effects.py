@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from repot.doctor.rule import Location
@@ -135,7 +135,7 @@ class _Reader:
                 retry = self._retry(handler.body)
                 if retry or not _raises_again(handler):
                     at = Location(self._file, retry.lineno) if retry else None
-                    return Effect(effect.task, effect.name, effect.location, raised, escapes=False, retried_at=at)
+                    return replace(effect, escapes=False, retried_at=at)
         return effect
 
     def _library(self, node: ast.Call) -> str:

@@ -25,12 +25,12 @@ def reserve_batches(consumer: Any) -> None:  # noqa: ANN401 - celery's Consumer
 
     A worker that runs other tasks as well keeps its prefetch: it would hold many of those from idle workers.
     """
-    if not consumer.initial_prefetch_count or _is_stated(consumer.app):
+    if not consumer.initial_prefetch_count:
         return
     # the pool has not started yet
     processes = consumer.initial_prefetch_count // consumer.prefetch_multiplier
     multiplier = multiplier_for(consumer.app, tuple(consumer.app.amqp.queues.consume_from), processes)
-    if multiplier > consumer.prefetch_multiplier:
+    if multiplier > consumer.prefetch_multiplier and not _is_stated(consumer.app):
         consumer.initial_prefetch_count = processes * multiplier
         consumer.prefetch_multiplier = multiplier
         # what the first lines say

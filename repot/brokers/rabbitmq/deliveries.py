@@ -14,7 +14,7 @@ from typing import Any
 from amqp import serialization, spec
 
 from repot.brokers.message import Message, from_amqp
-from repot.brokers.rabbitmq.tables import Layouts
+from repot.brokers.rabbitmq.tables import Layouts, after_short, kept_short, short
 
 _HEADER, _BODY = 2, 3
 #: Nothing, or the type of a method's frame.
@@ -102,9 +102,9 @@ def _end_of(data: bytes, at: int) -> int | None:
 def _delivery(data: bytes, at: int) -> Delivery:
     _, channel, length, _, _ = _FRAME_AND_METHOD.unpack_from(data, at)
     header = at + length + _OVERHEAD
-    at = _after_short(data, at + _FRAME_AND_METHOD.size)
+    at = after_short(data, at + _FRAME_AND_METHOD.size)
     tag, bits = _TAG.unpack_from(data, at)
-    key, _ = _kept_short(data, _after_short(data, at + _TAG.size))
+    key, _ = short(data, after_short(data, at + _TAG.size))
     _, _, length = _FRAME.unpack_from(data, header)
     size, flags = _CONTENT.unpack_from(data, header + _CONTENT_AT)
     properties = _properties(data, header + _CONTENT_AT + _CONTENT.size, flags)
@@ -113,34 +113,6 @@ def _delivery(data: bytes, at: int) -> Delivery:
     body = header + length + _OVERHEAD + _FRAME.size
     message = Message(data[body : body + size], kind, encoding, headers, properties)
     return Delivery(channel, tag, bool(bits & 1), key, message)
-
-
-def _after_short(data: bytes, at: int) -> int:
-    """Return where a text ends whose length is in one byte."""
-    return at + 1 + data[at]
-
-
-def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    """Return what follows its length in one byte, and where it ends."""
-    end = at + 1 + data[at]
-    return data[at + 1 : end], end
-
-
-def _short(data: bytes, at: int) -> tuple[str, int]:
-    found, end = _bytes(data, at)
-    return _text(found), end
-
-
-def _kept_short(data: bytes, at: int) -> tuple[str, int]:
-    found, end = _bytes(data, at)
-    return _kept_text(found), end
-
-
-def _text(found: bytes) -> str:
-    return found.decode(errors="surrogatepass")
-
-
-_kept_text = lru_cache(_KEPT)(_text)
 
 
 def _octet(data: bytes, at: int) -> tuple[int, int]:
@@ -169,20 +141,20 @@ _DECODERS = tuple(
     (1 << 15 - place, name, decode)
     for place, (name, decode) in enumerate(
         (
-            ("content_type", _kept_short),
-            ("content_encoding", _kept_short),
+            ("content_type", kept_short),
+            ("content_encoding", kept_short),
             ("application_headers", _headers),
             ("delivery_mode", _octet),
             ("priority", _octet),
-            ("correlation_id", _short),
-            ("reply_to", _short),
-            ("expiration", _short),
-            ("message_id", _short),
+            ("correlation_id", short),
+            ("reply_to", short),
+            ("expiration", short),
+            ("message_id", short),
             ("timestamp", _long_long),
-            ("type", _short),
-            ("user_id", _short),
-            ("app_id", _short),
-            ("cluster_id", _short),
+            ("type", short),
+            ("user_id", short),
+            ("app_id", short),
+            ("cluster_id", short),
         )
     )
 )

@@ -46,7 +46,7 @@ class Layouts:
                 return known
         found, places, at = EncodedHeaders(), [], 0
         while at < len(fields):
-            name, place = _name(fields, at)
+            name, place = kept_short(fields, at)
             places.append((name, place))
             found[name], at = _value(fields, place)
         self._missed += 1
@@ -79,10 +79,21 @@ class _Layout:
         return found if fields[at:] == self._last else None
 
 
-def _name(data: bytes, at: int) -> tuple[str, int]:
-    """Return the name of a field, and where its value begins."""
-    end = at + 1 + data[at]
+def after_short(data: bytes, at: int) -> int:
+    """Return where a text ends whose length is in one byte."""
+    return at + 1 + data[at]
+
+
+def kept_short(data: bytes, at: int) -> tuple[str, int]:
+    """Return a text whose length is in one byte, such as the name of a field, and where it ends; it is kept."""
+    end = after_short(data, at)
     return _kept_text(data[at + 1 : end]), end
+
+
+def short(data: bytes, at: int) -> tuple[str, int]:
+    """Return a text whose length is in one byte, and where it ends."""
+    end = after_short(data, at)
+    return _text(data[at + 1 : end]), end
 
 
 def _value(data: bytes, at: int) -> tuple[Any, int]:
@@ -95,7 +106,7 @@ def _table(data: bytes, at: int) -> tuple[dict[str, Any], int]:
     at += _LENGTH.size
     found: dict[str, Any] = {}
     while at < end:
-        name, at = _name(data, at)
+        name, at = kept_short(data, at)
         found[name], at = _value(data, at)
     return found, end
 
@@ -113,7 +124,7 @@ def _array(data: bytes, at: int) -> tuple[list[Any], int]:
 def _long_text(data: bytes, at: int) -> tuple[str, int]:
     start = at + _LENGTH.size
     end = start + _LENGTH.unpack_from(data, at)[0]
-    return data[start:end].decode(errors="surrogatepass"), end
+    return _text(data[start:end]), end
 
 
 def _text(found: bytes) -> str:
