@@ -1,7 +1,7 @@
 """Let Python look for garbage seldom while messages are moved.
 
 It looks after each 700 objects that stay, and a window has some 10,000. They are part of no cycle and go with the last
-reference, so that the search finds nothing: it was a quarter of a mover's processor time.
+reference, so that each search takes time and finds nothing.
 """
 
 from __future__ import annotations
