@@ -62,13 +62,5 @@ def install(directory: Path, *packages: Path | str) -> Path:
     (directory / "pins.txt").write_text("\n".join(pins))
     checked([sys.executable, "-m", "venv", "--without-pip", "env"], directory)
     commands = directory / "env" / "bin"
-    pip: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        commands / "python",
-        "--disable-pip-version-check",
-    ]
-    checked([*pip, "install", "-q", "-c", "pins.txt", *packages], directory)
+    checked([ROOT / "scripts" / "install", commands / "python", "-c", directory / "pins.txt", *packages], directory)
     return commands
