@@ -13,10 +13,12 @@ from repot.logs import get_logger
 from repot.masking import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from threading import Event
 
+    from repot.brokers.journal import Lines
     from repot.brokers.moving import QueueHold
+    from repot.migrate.leases import LeasedJournal
     from repot.migrate.window import Window
 
 log = get_logger(__name__)
@@ -101,6 +103,7 @@ class Control:
     spent: Spent
     stop: Event
     hold: QueueHold
+    journal: LeasedJournal
     depth: Callable[[], int]
     #: Raises MoveRefused where a queue is missing.
     check_target: Callable[[], None]
@@ -175,8 +178,14 @@ class Control:
         if rate := self._rate or self.limits.rate:
             self._rest(len(window.written) / rate)
 
-    def requests(self, found: Mapping[str, str]) -> None:
-        """Take what an operator asked for, as the journal has it."""
+    def apply(self, lines: Lines) -> None:
+        """Apply a change to the journal, which renews the lease; take what an operator asked for.
+
+        Raises:
+            LeaseLost: another mover has the lease.
+            BrokerUnreachable: the journal's broker did not answer; the change happened, or not.
+        """
+        found = self.journal.apply(lines)
         self._requested = Request(found.get("wanted") or Request.RUN)
         self._rate = float(found["rate"]) if found.get("rate") else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,31 @@ from repot.worker.holder import described, doing, has_ended
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from repot.brokers.journal import Journal
+    from repot.brokers.journal import Journal, JournalStep, Lines
     from repot.brokers.moving import MoveSource, QueueHold
     from repot.migrate.control import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedJournal:
+    """A move's journal, and this process' lease of it."""
+
+    journal: Journal
+    token: str
+    lease_s: float
+
+    def step(self, lines: Lines) -> JournalStep:
+        """Return the step for a change, to be applied together with a change of the journal's broker."""
+        return self.journal.step(self.token, lines)
+
+    def apply(self, lines: Lines) -> dict[str, str]:
+        """Apply a change and renew the lease; return what operators asked for.
+
+        Raises:
+            LeaseLost: another mover has the lease.
+            BrokerUnreachable: the journal's broker did not answer; the change happened, or not.
+        """
+        return self.journal.apply(self.step(lines), self.lease_s)
 
 
 def acquire(journal: Journal, holder: str, lease_s: float) -> str:

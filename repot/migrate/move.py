@@ -21,7 +21,7 @@ from repot.migrate.dead_letters import DeadLetterTranslation, staying
 from repot.migrate.identity import identity_of, task_id
 from repot.migrate.jobs import do_in_jobs
 from repot.migrate.journal_store import journal_in_store
-from repot.migrate.leases import acquire, hold_queue
+from repot.migrate.leases import LeasedJournal, acquire, hold_queue
 from repot.migrate.mover import QueueMover
 from repot.migrate.orphan_wait import OrphanMove, left_in_hand
 from repot.migrate.orphans import Selection, returns_by_itself
@@ -147,12 +147,16 @@ class Move:
             raise ConfigInvalid(message)
         self.order, self.settings, self.source, self.target = order, settings, source, target
         beside = partial(journal_in_store, settings, order.name, order.direction)
-        self.placement: Placement = place(source, target, order.name, order.direction, beside, order.limits.lease_s)
+        self.placement: Placement = place(source, target, order.name, order.direction, beside)
 
     @property
     def journal(self) -> Journal:
         """Return the move's journal."""
         return self.placement.journal
+
+    def leased(self, token: str) -> LeasedJournal:
+        """Return the journal with the lease that has this fencing token."""
+        return LeasedJournal(self.journal, token, self.order.limits.lease_s)
 
     def run(self, stop: Event, progress: Show = lambda *_: None) -> Account:
         """Move all queues; return the account of this direction. `progress` is called after each window.
@@ -253,7 +257,7 @@ class Move:
                     mover.recover()
                 opposite.leave_read(leg)
             lines = turned(queue, in_both(opposite, queue))
-            self.journal.apply(self.journal.step(run.token, lines), self.order.limits.lease_s)
+            self.leased(run.token).apply(lines)
         self.journal.ask({"direction": self.order.direction}, audit_line("turned"))
 
     def _opposite(self, direction: Direction, record: Mapping[str, str]) -> Move:
@@ -273,11 +277,12 @@ class Move:
             run.spent,
             run.stop,
             hold,
+            self.leased(run.token),
             depth=lambda: max(self.target.depth(one).ready for one in self._written_by(leg)),
             check_target=lambda: check_queues(self.target, self.order),
             progress=lambda doing: run.progress(leg.read, doing, control.moved_count),
         )
-        mover = QueueMover(self._route(leg), self.placement, run.token, control)
+        mover = QueueMover(self._route(leg), self.placement, control)
         try:
             yield mover
         finally:
@@ -310,7 +315,7 @@ class Move:
         run.progress(leg.read, f"waiting for {described(error.holder)}, which has lost its lease", 0)
         if run.stop.wait(_LOOK_S):
             raise MoveStopped.on_request()
-        self.journal.apply(self.journal.step(run.token, nothing(leg.queue)), self.order.limits.lease_s)
+        self.leased(run.token).apply(nothing(leg.queue))
 
     def _written_by(self, leg: Leg) -> set[str]:
         """Return the queues that a leg writes to: with the application's routing, all that the move has used so far."""

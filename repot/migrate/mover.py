@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from repot.brokers.journal import Identities, JournalStep, Lines
+    from repot.brokers.journal import Identities
     from repot.brokers.moving import QueueReader
     from repot.brokers.reservation import Reservation, TakenMessage
     from repot.migrate.control import Control
@@ -49,14 +49,14 @@ DISTURBANCES = (BrokerUnreachable, ReservationLost)
 class QueueMover:
     """Moves one queue; `run` returns when it is empty, or the control says so."""
 
-    def __init__(self, route: Route, placement: Placement, token: str, control: Control) -> None:
-        """Move with the fencing token of the journal's lease."""
-        self._route, self._placement, self._token, self._control = route, placement, token, control
+    def __init__(self, route: Route, placement: Placement, control: Control) -> None:
+        """Move as `control` says; it has the lease of the journal."""
+        self._route, self._placement, self._control = route, placement, control
         self._journal = placement.journal
         self._reader: QueueReader | None = None
         control.alive, control.let_go = self._keep_alive, self._let_go
         self._ahead = ReadAhead(route.translation, route.look)
-        self._writer = WindowWriter(route, placement, control, step=self._step, apply=self._apply, wait=self._wait)
+        self._writer = WindowWriter(route, placement, control, self._wait)
         self._window = self._number = 0
         #: Whether a window is in the journal and not settled.
         self._is_open = False
@@ -183,7 +183,7 @@ class QueueMover:
         known = self._recognised(batch.entries)
         if known:
             reservation.commit(known)
-            self._apply(recognised(self._route.account, len(known)))
+            self._control.apply(recognised(self._route.account, len(known)))
         fresh = [entry for entry in batch.entries if entry.taken.id not in known]
         try:
             self._route.check(fresh)
@@ -212,7 +212,7 @@ class QueueMover:
         certain = [entry.identity for entry in entries if self._number_it(entry)]
         window = Window(self._route.account, self._window, reservation, entries)
         self._is_open = True
-        self._apply(window.opened(self._number, certain))
+        self._control.apply(window.opened(self._number, certain))
         return window
 
     def _number_it(self, entry: Entry) -> bool:
@@ -259,7 +259,7 @@ class QueueMover:
         return sending_many("move", destination, carriers, stated)
 
     def _settle(self, window: Window) -> None:
-        self._placement.finish(window, self._step)
+        self._placement.finish(window, self._control.journal)
         self._is_open = False
         self._control.moved(window)
 
@@ -268,7 +268,7 @@ class QueueMover:
     def _recover(self) -> None:
         """Recover what the last mover, or this one, left when it was interrupted."""
         # the fencing token first: another mover may have taken over
-        self._apply(nothing(self._route.account))
+        self._control.apply(nothing(self._route.account))
         self._control.check_target()
         record = self._journal.read()
         queue, way = self._route.account, self._journal.direction
@@ -280,7 +280,7 @@ class QueueMover:
             if self._take_over(name, open_now):
                 open_now = {}
         if open_now:
-            self._apply(abandoned(queue, open_now, may_be_written=not self._placement.is_certain))
+            self._control.apply(abandoned(queue, open_now, may_be_written=not self._placement.is_certain))
         self._is_open = False
         self._written = counted(self._journal.identities(queue, "written"))
         self._maybe = self._journal.identities(queue, "maybe")
@@ -313,16 +313,8 @@ class QueueMover:
         self._route.check(entries)
         window = Window(self._route.account, self._window, reservation, entries)
         if marks:
-            self._apply(marked(window.queue, len(entries)))
+            self._control.apply(marked(window.queue, len(entries)))
         self._finish(window)
-
-    # -- the journal
-
-    def _apply(self, lines: Lines) -> None:
-        self._control.requests(self._journal.apply(self._step(lines), self._control.lease_s))
-
-    def _step(self, lines: Lines) -> JournalStep:
-        return self._journal.step(self._token, lines)
 
     def _wait(self) -> None:
         """Keep everything alive while the target makes the mover wait."""
@@ -330,7 +322,7 @@ class QueueMover:
         self._keep_alive()
 
     def _keep_alive(self) -> None:
-        self._apply(nothing(self._route.account))
+        self._control.apply(nothing(self._route.account))
         self._ahead.keep_alive()
         if self._reader is not None:
             self._reader.keep_alive()
@@ -340,7 +332,7 @@ class QueueMover:
         return self._reservation_name(self._window + 1)
 
     def _reservation_name(self, window: int) -> str:
-        return f"{self._reservation_prefix}{window}.{self._token}"
+        return f"{self._reservation_prefix}{window}.{self._control.journal.token}"
 
     @property
     def _reservation_prefix(self) -> str:

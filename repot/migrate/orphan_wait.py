@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from repot.brokers.in_hand import KeepsDeliveries
 from repot.errors import BrokerUnreachable, FactUnknown, HoldersUnknown, MoveStopped
 from repot.migrate.control import Request, reason_to_end
+from repot.migrate.leases import LeasedJournal
 from repot.migrate.orphans import Finding, Selection, ready_at, selected, take_back
 from repot.migrate.status import audit_line
 from repot.migrate.window import nothing
@@ -101,8 +102,9 @@ class OrphanMove:
         count = len(selected(self.source, self.selection))
         doing = f"waiting for {count} messages in workers' hands, the next ones until {_clock(until_at)}"
         self.run.progress(queue, doing, self.run.spent.moved_count)
+        leased = LeasedJournal(self.journal, self.run.token, self.limits.lease_s)
         while True:
-            found = self.journal.apply(self.journal.step(self.run.token, nothing(queue)), self.limits.lease_s)
+            found = leased.apply(nothing(queue))
             if reason := reason_to_end(self.limits, self.run.spent, self.run.stop, found.get("wanted", "")):
                 raise MoveStopped(reason, hint="`repot move resume --orphans` goes on from here.")
             if self.run.stop.wait(_SLICE_S):

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from repot.brokers.journal import Direction
 from repot.brokers.moving import KeepsJournals, SettlesWithJournal
@@ -18,13 +18,11 @@ from repot.brokers.moving import KeepsJournals, SettlesWithJournal
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from repot.brokers.journal import Journal, JournalStep, Lines
+    from repot.brokers.journal import Journal
     from repot.brokers.moving import MoveSource, MoveTarget, Outgoing
     from repot.brokers.publishing import Receipt
+    from repot.migrate.leases import LeasedJournal
     from repot.migrate.window import Entry, Window
-
-#: Makes a journal's step of a change.
-Step: TypeAlias = "Callable[[Lines], JournalStep]"
 
 
 class Placement(Protocol):
@@ -38,7 +36,7 @@ class Placement(Protocol):
         """Send messages of a window to the target; note in `window` what is certain by that."""
         ...
 
-    def finish(self, window: Window, step: Step) -> None:
+    def finish(self, window: Window, journal: LeasedJournal) -> None:
         """Settle a window of which `window.written` was written, and commit it on the source."""
         ...
 
@@ -48,14 +46,14 @@ class Sending:
     """Messages of a window that are sent together.
 
     Attributes:
-        step: the journal's if all of them arrive.
+        journal: that of the move.
         on_wait: called about once a second while the target accepts nothing.
         on_sent: called when all are sent and not confirmed yet, by a target that confirms later.
     """
 
     entries: Sequence[Entry]
     outgoing: Sequence[Outgoing]
-    step: Callable[[], JournalStep]
+    journal: LeasedJournal
     on_wait: Callable[[], None]
     on_sent: Callable[[], None]
 
@@ -66,21 +64,20 @@ class OnTarget:
 
     journal: Journal
     target: KeepsJournals
-    lease_s: float
     is_certain = True
 
     def write(self, window: Window, sending: Sending) -> tuple[Receipt, ...]:
         """Send and settle: all messages arrive, or none."""
-        receipts = self.target.deliver_with(sending.outgoing, sending.step())
+        receipts = self.target.deliver_with(sending.outgoing, sending.journal.step(window.settled(sending.entries)))
         if receipts[0].is_confirmed:
             window.written += sending.entries
             window.is_settled = True
         return receipts
 
-    def finish(self, window: Window, step: Step) -> None:
+    def finish(self, window: Window, journal: LeasedJournal) -> None:
         """Commit on the source."""
         if not window.is_settled:
-            self.journal.apply(step(window.settled()), self.lease_s)
+            journal.apply(window.settled())
         window.reservation.commit(entry.taken.id for entry in window.written)
 
 
@@ -96,10 +93,12 @@ class OnSource:
         """Send."""
         return _send(self.target, window, sending)
 
-    def finish(self, window: Window, step: Step) -> None:
+    def finish(self, window: Window, journal: LeasedJournal) -> None:
         """Settle and commit."""
         assert isinstance(window.reservation, SettlesWithJournal)
-        window.reservation.settle([entry.taken.id for entry in window.written], step(window.settled(comes_back=False)))
+        window.reservation.settle(
+            [entry.taken.id for entry in window.written], journal.step(window.settled(comes_back=False))
+        )
 
 
 @dataclass(slots=True)
@@ -108,16 +107,15 @@ class Beside:
 
     journal: Journal
     target: MoveTarget
-    lease_s: float
     is_certain = False
 
     def write(self, window: Window, sending: Sending) -> tuple[Receipt, ...]:
         """Send."""
         return _send(self.target, window, sending)
 
-    def finish(self, window: Window, step: Step) -> None:
+    def finish(self, window: Window, journal: LeasedJournal) -> None:
         """Settle, then commit; what is not committed comes back and is recognised."""
-        self.journal.apply(step(window.settled()), self.lease_s)
+        journal.apply(window.settled())
         window.reservation.commit(entry.taken.id for entry in window.written)
 
 
@@ -128,7 +126,7 @@ def _send(target: MoveTarget, window: Window, sending: Sending) -> tuple[Receipt
 
 
 def place(
-    source: MoveSource, target: MoveTarget, name: str, way: Direction, beside: Callable[[], Journal], lease_s: float
+    source: MoveSource, target: MoveTarget, name: str, way: Direction, beside: Callable[[], Journal]
 ) -> Placement:
     """Return where the journal of a move is: on the target if it keeps journals, else on the source, else `beside`.
 
@@ -136,7 +134,7 @@ def place(
     """
     on_source = isinstance(source, KeepsJournals)
     if isinstance(target, KeepsJournals) and not (on_source and way is Direction.BACK):
-        return OnTarget(target.journal(name, direction=way), target, lease_s)
+        return OnTarget(target.journal(name, direction=way), target)
     if isinstance(source, KeepsJournals):
         return OnSource(source.journal(name, direction=way), target)
-    return Beside(beside(), target, lease_s)
+    return Beside(beside(), target)

@@ -15,11 +15,10 @@ from repot.migrate.window import marked
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from repot.brokers.journal import Lines
     from repot.brokers.moving import Outgoing
     from repot.brokers.publishing import Receipt
     from repot.migrate.control import Control
-    from repot.migrate.placement import Placement, Step
+    from repot.migrate.placement import Placement
     from repot.migrate.route import Route
     from repot.migrate.window import Entry, Window
 
@@ -27,19 +26,9 @@ if TYPE_CHECKING:
 class WindowWriter:
     """Writes the windows of one queue."""
 
-    def __init__(
-        self,
-        route: Route,
-        placement: Placement,
-        control: Control,
-        *,
-        step: Step,
-        apply: Callable[[Lines], None],
-        wait: Callable[[], None],
-    ) -> None:
-        """Write by `placement`; `step` and `apply` are the journal's, `wait` is called while the target is busy."""
-        self._route, self._placement, self._control = route, placement, control
-        self._step, self._apply, self._wait = step, apply, wait
+    def __init__(self, route: Route, placement: Placement, control: Control, wait: Callable[[], None]) -> None:
+        """Write by `placement`; `wait` is called while the target is busy."""
+        self._route, self._placement, self._control, self._wait = route, placement, control, wait
 
     def write(self, window: Window, meanwhile: Callable[[], None]) -> None:
         """Send everything; `meanwhile` is called while the target has all and has not confirmed it yet.
@@ -55,7 +44,7 @@ class WindowWriter:
 
     def _send(self, window: Window, pending: Sequence[Entry], meanwhile: Callable[[], None]) -> None:
         outgoing = [self._outgoing(entry) for entry in pending]
-        sending = Sending(pending, outgoing, lambda: self._step(window.settled(pending)), self._wait, meanwhile)
+        sending = Sending(pending, outgoing, self._control.journal, self._wait, meanwhile)
         receipts = self._placement.write(window, sending)
         refusals = []
         for entry, receipt in zip(pending, receipts, strict=True):
@@ -69,7 +58,7 @@ class WindowWriter:
         if refusals:
             self._control.target_refuses(refusals[0], self._wait)
         if again:
-            self._apply(marked(window.queue, again))
+            self._control.apply(marked(window.queue, again))
 
     def _mark(self, entries: Sequence[Entry]) -> int:
         """Mark messages that are to be sent again although the first copy may have arrived; return how many are new."""

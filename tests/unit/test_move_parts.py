@@ -22,6 +22,7 @@ from repot.migrate.control import Control, Limits, Spent
 from repot.migrate.database_journal import DatabaseJournal
 from repot.migrate.garbage import seldom_collected
 from repot.migrate.identity import identity_of
+from repot.migrate.leases import LeasedJournal
 from repot.migrate.mover import QueueMover
 from repot.migrate.placement import Beside
 from repot.migrate.route import Route
@@ -158,14 +159,15 @@ class Way:
         def check() -> None:
             """The target has its queue."""
 
-        return Control(limits, Spent(), self.stop, self.hold, lambda: 0, check, lambda _: None, _pause_s=0.001)  # type: ignore[arg-type]
+        leased = LeasedJournal(self.journal, self.token, limits.lease_s)
+        return Control(limits, Spent(), self.stop, self.hold, leased, lambda: 0, check, lambda _: None, _pause_s=0.001)  # type: ignore[arg-type]
 
     def mover(self, window: int = 2, **limits: Any) -> QueueMover:
         rules = Rules(PriorityPolicy.INVERT, queues={QUEUE: QUEUE})
         translation = Translation(QUEUE, QueueTraits(lowest_first=True), self.traits, rules, lambda _: self.traits)
         route = Route("m", QUEUE, self.source, translation, QUEUE)  # type: ignore[arg-type]
         control = self.control(Limits(window=window, lease_s=60, **limits))
-        return QueueMover(route, Beside(self.journal, self.target, 60), self.token, control)  # type: ignore[arg-type]
+        return QueueMover(route, Beside(self.journal, self.target), control)  # type: ignore[arg-type]
 
     @property
     def account(self) -> dict[str, int]:
