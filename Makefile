@@ -61,7 +61,7 @@ conformance: setup ## Celery's own integration tests with and without repot, on 
 	PYTHONPATH=tests $(BIN)/python -m conformance
 
 # not those of the oldest allowed versions and of earlier releases of Celery, which are to be what they are
-AUDITED := requirements.txt requirements-build.txt requirements-database.txt requirements-dev.txt requirements-flower.txt
+AUDITED := requirements.txt requirements-build.txt requirements-database.txt requirements-dev.txt requirements-flower.txt requirements-uv.txt
 
 audit: ## Known vulnerabilities of the pinned packages; asks the package index for each (needs pipx)
 	pipx run --spec pip-audit==2.10.1 pip-audit --require-hashes --disable-pip $(AUDITED:%=-r %)

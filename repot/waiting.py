@@ -30,13 +30,13 @@ def stop_on_signal(stop: Event) -> Iterator[None]:
 
     The second signal already restores them, so a third one ends the process at once.
     """
-    asked = False
+    has_asked = False
 
     def ask(*_: object) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal has_asked
+        if has_asked:
             restore()
-        asked = True
+        has_asked = True
         stop.set()
 
     def restore() -> None:

@@ -54,9 +54,9 @@ _NO_WRITES_SAID = ("MISCONF ", "NOREPLICAS ", "OOM command not allowed")
 
 def _is_demoted(error: redis.ResponseError) -> bool:
     # EXEC and scripts have it in the middle of their message
-    said = str(error)
-    refused = isinstance(error, redis.exceptions.ReadOnlyError) or "READONLY You can't write" in said
-    return refused or said.startswith("UNBLOCKED")
+    message = str(error)
+    refused = isinstance(error, redis.exceptions.ReadOnlyError) or "READONLY You can't write" in message
+    return refused or message.startswith("UNBLOCKED")
 
 
 class _OfWritable(CheckedConnection):

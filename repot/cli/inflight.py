@@ -169,8 +169,8 @@ def _print(found: InHandReport, where: str) -> None:
     if not found.tasks:
         echo_line(f"no worker that answered holds a task of {where}", err=True)
     answers = found.answers
-    asked = "an unknown number" if answers.asked is None else answers.asked
-    echo(f"{answers.answered} of {asked} workers answered", err=True)
+    listening = "an unknown number" if answers.asked is None else answers.asked
+    echo(f"{answers.answered} of {listening} workers answered", err=True)
     if answers.silent:
         echo("no answer (they may have ended): " + readable(", ".join(answers.silent)), err=True)
 

@@ -242,8 +242,8 @@ def order_again(
     kept = {name: value for name, value in remembered(record).items() if name not in options and given[name] != value}
     given |= kept
     if kept:
-        said = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in kept.items())
-        echo(f"as the move was started: {said}", err=True)
+        pace = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in kept.items())
+        echo(f"as the move was started: {pace}", err=True)
     dead = dead_of(record)
     queues = {old: new for old, new in json.loads(record["queues"]).items() if old not in dead}
     mapping = dict(_pair(one) for one in given["mapped"])

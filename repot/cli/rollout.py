@@ -308,9 +308,9 @@ def _refuse(reasons: Iterable[str], hint: str = "") -> None:
     """Raise RolloutRefused if there are reasons."""
     from repot.errors import RolloutRefused
 
-    said = "\n".join(reasons)
-    if said:
-        message = f"the rollout cannot begin:\n{said}"
+    problems = "\n".join(reasons)
+    if problems:
+        message = f"the rollout cannot begin:\n{problems}"
         raise RolloutRefused(message, hint=hint)
 
 
@@ -415,8 +415,8 @@ def _status_lines(shown: dict[str, Any]) -> Iterator[str]:
             if one["phase"] == WorkerPhase.RUNNING and one["age_s"] > SILENT_S
             else ""
         )
-        said = f"{one['phase']}, reads {reads}, {one['age_s']:.0f} s ago"
-        yield f"{one['side']} worker {one['node']}:{silent} {said}"
+        state = f"{one['phase']}, reads {reads}, {one['age_s']:.0f} s ago"
+        yield f"{one['side']} worker {one['node']}:{silent} {state}"
     if shown["beat"]:
         yield f"sends the schedule: {shown['beat']}"
 

@@ -143,12 +143,12 @@ def child_environment(settings: WorkerSettings) -> dict[str, str]:
     An application that reads one of Celery's variables itself finds the address of these settings there.
     """
     given = as_environment(settings)
-    theirs = {
+    celerys = {
         name: given[variable(field)]
         for name, field in _OF_CELERY.items()
         if os.environ.get(name) and variable(field) in given
     }
-    return inherited_environment(without=(PREFIX, "CELERY_")) | theirs | given
+    return inherited_environment(without=(PREFIX, "CELERY_")) | celerys | given
 
 
 def inherited_environment(*, without: Iterable[str]) -> dict[str, str]:
@@ -166,17 +166,17 @@ def _two_addresses(settings: WorkerSettings) -> Iterator[str]:
         text = os.environ.get(name)
         if not text or not _is_set(field):
             continue
-        ours = getattr(settings, field)
+        own = getattr(settings, field)
         try:
-            theirs = getattr(settings.replace(**{field: text}), field)
+            celerys = getattr(settings.replace(**{field: text}), field)
         except ValidationError as error:
             yield from (line.replace(variable(field), name, 1) for line in explain(error))
             continue
-        if theirs != ours:
+        if celerys != own:
             short = name.removeprefix("CELERY_")
             by = f" (`celery` has it from {short})" if os.environ.get(short) == text else ""
             yield (
-                f"{name} is {theirs}{by}, but {variable(field)} is {ours}, and an application may read either; "
+                f"{name} is {celerys}{by}, but {variable(field)} is {own}, and an application may read either; "
                 "state the address in one of them, or the same in both"
             )
 

@@ -543,8 +543,8 @@ def _contradictions(settings: WorkerSettings) -> list[str]:
 
 def _problems_of_releases(settings: WorkerSettings) -> list[str]:
     """Return what is asked for by name, and is off with the installed libraries."""
-    asked = {name: getattr(settings, name) for name in settings.model_fields_set}
-    named = {name: value for name, value in asked.items() if value != type(settings).model_fields[name].default}
+    stated = {name: getattr(settings, name) for name in settings.model_fields_set}
+    named = {name: value for name, value in stated.items() if value != type(settings).model_fields[name].default}
     return [
         f"{variable(name)} needs {need.needs}: {need.note}"
         for name, need in capabilities.problems({name: value for name, value in named.items() if value})

@@ -104,8 +104,8 @@ class ServiceUrl:
 
     def beginning_with(self, address: str) -> Self:
         """Return the servers with the one at `address` (host:port) first; unchanged if the list lacks it."""
-        theirs = zip(self.servers, self.addresses, strict=True)
-        first = [server for server, (host, port) in theirs if f"{host}:{port}" == address.lower()]
+        with_addresses = zip(self.servers, self.addresses, strict=True)
+        first = [server for server, (host, port) in with_addresses if f"{host}:{port}" == address.lower()]
         return type(self)((*first, *(server for server in self.servers if server not in first)))
 
     @property

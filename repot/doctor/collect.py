@@ -253,8 +253,8 @@ def _own_facts(app: Celery) -> OwnFacts:
     settings = configured_with(app)
     if settings is None:
         return OwnFacts()
-    theirs = (APPLICATION, CELERY_DEFAULT)
-    origins = {one.key: one.origin for one in effective_config(app) if one.origin not in theirs}
+    not_repots = (APPLICATION, CELERY_DEFAULT)
+    origins = {one.key: one.origin for one in effective_config(app) if one.origin not in not_repots}
     keeps_failures = settings.dead_letter_failures and bool(settings.dead_letter_queue)
     return OwnFacts(origins, delayed_by_repot(app), _store_of(settings), keeps_failures, settings.delay_levels)
 

@@ -33,16 +33,16 @@ def all_rules() -> dict[str, Rule]:
     found = own_rules()
     for plugin in sorted(entry_points(group=ENTRY_POINTS), key=lambda one: one.name):
         try:
-            theirs = _by_id([plugin.load()])
+            rules = _by_id([plugin.load()])
         except Exception as error:
             # any error of a plugin's module on import
             message = f"the rules of the plugin {plugin.name!r} ({plugin.value}) cannot be loaded: {error}"
             raise RuleUnknown(message, hint="Fix or uninstall the plugin.") from error
-        taken = found.keys() & theirs.keys()
+        taken = found.keys() & rules.keys()
         if taken:
             message = f"the plugin {plugin.name!r} has a rule {min(taken)}, which exists already"
             raise RuleUnknown(message)
-        found |= theirs
+        found |= rules
     return found
 
 

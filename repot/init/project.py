@@ -75,9 +75,9 @@ def is_ignored_by_git(directory: Path, name: str = _DOTENV) -> bool:
     """Return whether git ignores a file of the directory; without git, read the directory's `.gitignore`."""
     question = ["git", "check-ignore", "-q", name]
     with suppress(FileNotFoundError):
-        asked = subprocess.run(question, cwd=directory, capture_output=True, check=False)  # noqa: S603 - fixed arguments
-        if asked.returncode in (0, 1):
-            return asked.returncode == 0
+        answer = subprocess.run(question, cwd=directory, capture_output=True, check=False)  # noqa: S603 - fixed arguments
+        if answer.returncode in (0, 1):
+            return answer.returncode == 0
     with suppress(OSError, UnicodeDecodeError):
         return bool({name, f"/{name}"} & set((directory / ".gitignore").read_text().split()))
     return False

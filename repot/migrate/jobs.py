@@ -75,7 +75,7 @@ class _Job:
 def _listen(jobs: dict[Connection, _Job], heard: Connection, run: Run) -> list[RepotError]:
     """Take what a job says: its progress, or how it failed; return its failures."""
     try:
-        said = heard.recv()
+        report = heard.recv()
     except EOFError:
         job = jobs.pop(heard)
         job.process.join()
@@ -83,10 +83,10 @@ def _listen(jobs: dict[Connection, _Job], heard: Connection, run: Run) -> list[R
             return []
         message = f"a job of the move ended with exit code {job.process.exitcode}"
         return [MoveStopped(message, hint="`repot move resume` goes on; nothing is lost.")]
-    if isinstance(said[0], str):
-        run.progress(*said)
+    if isinstance(report[0], str):
+        run.progress(*report)
         return []
-    kind, message, hint = said
+    kind, message, hint = report
     error = kind.__new__(kind)
     RepotError.__init__(error, message, hint=hint)
     return [error]

@@ -215,15 +215,15 @@ def _check(answers: Answers, clients: Collection[BrokerClient]) -> None:
     Raises:
         HoldersUnknown: one has not.
     """
-    asked = answers.asked or 0
-    if asked <= answers.answered and len(clients) <= answers.consuming:
+    listening = answers.asked or 0
+    if listening <= answers.answered and len(clients) <= answers.consuming:
         return
     # a worker that is stopped or busy has been idle for the longest time
     listed = "; ".join(map(_described, sorted(clients, key=lambda one: -one.idle_s)))
     silent = f"; no answer from {', '.join(answers.silent)}" if answers.silent else ""
     message = (
         "nothing is given back, since a worker may be alive that did not say what it holds: "
-        f"{answers.answered} of {asked} workers that listen answered, {answers.consuming} of them consume, and "
+        f"{answers.answered} of {listening} workers that listen answered, {answers.consuming} of them consume, and "
         f"{len(clients)} clients of the broker do: {listed or 'none'}{silent}"
     )
     hint = (

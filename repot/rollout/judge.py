@@ -245,8 +245,8 @@ class Judge:
         if log_ended >= min(log_running, self._needed(task)):
             yield from self._weighed(_RUN_TIME, task, partial(_quantiles, runs, others), log_ended)
         else:
-            said = f"runs go on for longer than {self.criteria.slowdown:g} times what 99 % took on the source"
-            yield from self._weighed(_RUN_TIME, task, lambda: said, log_running)
+            reason = f"runs go on for longer than {self.criteria.slowdown:g} times what 99 % took on the source"
+            yield from self._weighed(_RUN_TIME, task, lambda: reason, log_running)
 
     def _slower(self, task: str, runs: Mapping[int, float], others: Mapping[int, float], step: Step) -> float:
         if not step.is_last:
@@ -286,8 +286,8 @@ class Judge:
         sending = self._of(_NOT_SENT, ALL_TASKS, InWindows)
         counted = Counted(*target, *source)
         log_evidence = sending.shares(counted, self.criteria.tolerance, step.now, alone=step.is_last)
-        said = f"{target[0]} of {target[1]} on the target, {source[0]} of {source[1]} on the source"
-        yield from self._weighed(_NOT_SENT, ALL_TASKS, lambda: said, log_evidence)
+        reason = f"{target[0]} of {target[1]} on the target, {source[0]} of {source[1]} on the source"
+        yield from self._weighed(_NOT_SENT, ALL_TASKS, lambda: reason, log_evidence)
 
     def _unjudged(self, step: Step) -> Iterator[Finding]:
         """Name the tasks of which too little was seen, and say which of them the step waits for."""
@@ -299,11 +299,11 @@ class Judge:
         }
         few = {task: counts for task, counts in tried.items() if min(counts) < JUDGED}
         if few:
-            said = ", ".join(
+            names = ", ".join(
                 f"{task} ({target} runs)" if target < JUDGED else f"{task} ({source} runs on the source)"
                 for task, (target, source) in sorted(few.items())
             )
-            yield Finding(NOT_JUDGED, Verdict.PASS, f"not judged: {said}")
+            yield Finding(NOT_JUDGED, Verdict.PASS, f"not judged: {names}")
         for task in sorted(few.keys() & set(self.criteria.required)):
             counts = tried[task]
             reason = f"{task} is required: {counts[0]} roots on the target and {counts[1]} on the source, of {JUDGED}"
@@ -355,11 +355,11 @@ def _differ(counted: Counted, tolerance: float) -> bool:
 
 
 def _quantiles(target: Mapping[int, float], source: Mapping[int, float]) -> str:
-    said = []
+    parts = []
     for name, found in (("target", target), ("source", source)):
         half, most = (f"{bound_of(quantile(found, share)):.2g} s" if found else "unknown" for share in (0.5, 0.9))
-        said.append(f"half within {half} and 90 % within {most} on the {name}")
-    return ", ".join(said)
+        parts.append(f"half within {half} and 90 % within {most} on the {name}")
+    return ", ".join(parts)
 
 
 def _number(logarithm: float) -> str:
@@ -389,8 +389,8 @@ def _said(step: Step) -> Iterator[Finding]:
     """Yield what both sides did, for people who read: no comparison."""
     for criterion, count in _COUNTS.items():
         (hits, whole), (others, other_whole) = count(step.target), count(step.source)
-        said = f"{criterion}: {hits} of {whole} on the target, {others} of {other_whole} on the source"
-        yield Finding(criterion, Verdict.PASS, said)
+        counts = f"{criterion}: {hits} of {whole} on the target, {others} of {other_whole} on the source"
+        yield Finding(criterion, Verdict.PASS, counts)
     for criterion, kind in ((_RUN_TIME, TaskDuration.RUNTIME), (_WAIT, TaskDuration.QUEUE_WAIT)):
         target, source = (
             one.runtime if kind is TaskDuration.RUNTIME else one.queue_wait for one in (step.target, step.source)
@@ -407,10 +407,10 @@ def _cost(target: Mapping[str, float], source: Mapping[str, float], limit: float
     (again, all_), (source_again, source_all) = (
         (side.get(CostKind.REPEATED, 0), side.get(CostKind.SPENT, 0)) for side in (target, source)
     )
-    said = (
+    costs = (
         f"cost of repeated runs: {again:.6g} of {all_:.6g} on the target, {source_again:.6g} of {source_all:.6g} on "
         "the source"
     )
     if limit is None or again <= limit:
-        return Finding("cost", Verdict.PASS, said)
-    return Finding("cost", Verdict.FAIL, f"{said}; the limit is {limit:g}")
+        return Finding("cost", Verdict.PASS, costs)
+    return Finding("cost", Verdict.FAIL, f"{costs}; the limit is {limit:g}")

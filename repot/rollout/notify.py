@@ -123,8 +123,8 @@ class Notifier:
                     return
                 except RepotError as error:
                     if not is_away:
-                        said = (receiver.host, error.message)
-                        log.warning("%s learns nothing: %s", *said, extra={"action": "rollout_untold"})
+                        details = (receiver.host, error.message)
+                        log.warning("%s learns nothing: %s", *details, extra={"action": "rollout_untold"})
                     is_away = True
 
     def _go_on(self) -> None:
@@ -161,8 +161,8 @@ class Receiver:
         Raises:
             StoreUnreachable: the store is unavailable.
         """
-        told = rollout.lease_store.field(_key(rollout), self._field) or "0 0"
-        changed, waited = map(int, told.split())
+        generations = rollout.lease_store.field(_key(rollout), self._field) or "0 0"
+        changed, waited = map(int, generations.split())
         for one in events(rollout, changed, waited):
             self._send(one)
             changed = max(changed, one.record.generation)
@@ -170,7 +170,7 @@ class Receiver:
             rollout.lease_store.put(_key(rollout), {self._field: f"{changed} {waited}"})
 
     def _send(self, one: Notification) -> None:
-        """Send an event; one that the webhook does not take is said, and the next one follows."""
+        """Send an event; one that the webhook does not take is logged, and the next one follows."""
         try:
             retry_over_time(
                 lambda: self._attempt(one),
@@ -182,8 +182,8 @@ class Receiver:
                 callback=self._go_on,
             )
         except (OSError, HTTPException, _RefusedForGood) as error:
-            said = (self.host, one.text, _reason(error))
-            log.warning("%s does not take %r: %s", *said, extra={"action": "rollout_untold"})
+            details = (self.host, one.text, _reason(error))
+            log.warning("%s does not take %r: %s", *details, extra={"action": "rollout_untold"})
 
     def _attempt(self, one: Notification) -> None:
         try:

@@ -52,10 +52,10 @@ class PrometheusCriteria:
         try:
             return _judged(query, self._ask(query))
         except HTTPError as error:
-            said = f"{error.code} {error.reason}"
+            cause = f"{error.code} {error.reason}"
             with suppress(ValueError, TypeError, KeyError, OSError):
-                said = json.load(error)["error"]
-            reason = f"Prometheus refuses {query!r}: {said}"
+                cause = json.load(error)["error"]
+            reason = f"Prometheus refuses {query!r}: {cause}"
         except (OSError, HTTPException) as error:
             reason = f"Prometheus does not answer {query!r}: {error}"
         except (ValueError, TypeError, KeyError, IndexError) as error:

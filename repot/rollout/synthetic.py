@@ -127,7 +127,7 @@ class Synthetic:
         if not self._plan.synthetic and not self._plan.kills:
             return
         target, source = (self.account(found, now, side) for side in (Side.TARGET, Side.SOURCE))
-        said = f"synthetic tasks on the target: {target}; on the source: {source}"
+        accounts = f"synthetic tasks on the target: {target}; on the source: {source}"
         verdict, why = Verdict.PASS, ""
         if target.lost or target.doubled:
             verdict = Verdict.FAIL
@@ -135,7 +135,7 @@ class Synthetic:
             verdict = Verdict.INCONCLUSIVE
         elif unreached := self.unreached(found, since):
             verdict, why = Verdict.INCONCLUSIVE, f"; none has ended in this step on {', '.join(unreached)}"
-        yield Finding("synthetic tasks", verdict, said + why)
+        yield Finding("synthetic tasks", verdict, accounts + why)
 
     def unreached(self, found: Iterable[SyntheticTask], since: float = 0) -> list[str]:
         """Return the queues of the target through which none has gone that was sent after `since`."""

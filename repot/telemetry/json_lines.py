@@ -47,10 +47,10 @@ class JsonFormatter(logging.Formatter):
 
 def _told(record: logging.LogRecord) -> dict[str, str]:
     """Return the task that Celery's line is about; the main process of a worker runs none itself."""
-    told = getattr(record, "data", None)
-    if not isinstance(told, dict):
+    data = getattr(record, "data", None)
+    if not isinstance(data, dict):
         return {}
-    names = {"task_id": told.get("id"), "task_name": told.get("name")}
+    names = {"task_id": data.get("id"), "task_name": data.get("name")}
     return {name: str(value) for name, value in names.items() if value}
 
 

@@ -185,8 +185,8 @@ def capability(test_broker: TestBroker, wanted: type[Capability]) -> Capability:
     """
     if isinstance(test_broker, wanted):
         return test_broker
-    asked = (PrivateTestBroker, *reversed([one for one in wanted.__mro__ if one in _MISSING]))
-    missing = next((one for one in asked if not isinstance(test_broker, one)), wanted)
+    protocols = (PrivateTestBroker, *reversed([one for one in wanted.__mro__ if one in _MISSING]))
+    missing = next((one for one in protocols if not isinstance(test_broker, one)), wanted)
     message = f"the {test_broker.product} at {test_broker.host}:{test_broker.port} {_MISSING[missing]}"
     hint = "Without its address the experiment starts a private one." if missing is PrivateTestBroker else ""
     raise NotApplicable(message, hint=hint)

@@ -154,8 +154,8 @@ def read(app: Any, name: str, root: str, *, with_sources: bool = True) -> Data:
     modules, complete = [], True  # type: Tuple[List[Data], bool]
     if with_sources:
         loaded = _loaded_modules(app, packages, tasks, directory)
-        asked = _asked(app, described, written)
-        modules, complete = sources(loaded, directory, _installed(packages, directory), asked)
+        wanted_files = _asked(app, described, written)
+        modules, complete = sources(loaded, directory, _installed(packages, directory), wanted_files)
     is_configured = getattr(app.__dict__.get("repot"), "settings", None) is not None
     return {
         "format": FORMAT,

@@ -51,7 +51,7 @@ class _Skipped(logging.Filter):
         self._call = call
 
     def filter(self, record: logging.LogRecord) -> bool:
-        said = record.args if record.msg == LOG_IGNORED and isinstance(record.args, dict) else {}
-        if "already completed" in str(said.get("description", "")):
-            self._call(str(said.get("name", "")))
+        fields = record.args if record.msg == LOG_IGNORED and isinstance(record.args, dict) else {}
+        if "already completed" in str(fields.get("description", "")):
+            self._call(str(fields.get("name", "")))
         return True

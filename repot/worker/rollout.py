@@ -57,12 +57,12 @@ def install_rollout(
     application, and does not install a rollout.
     """
     home = Side(settings.rollout_side)
-    theirs = given.replace(rollout_side=home.other.value)
+    sibling_settings = given.replace(rollout_side=home.other.value)
     follower = followed(settings, lambda: sender.counters)
 
     def make() -> SiblingApp:
         sibling = sibling_of(app)
-        derive(sibling, theirs)
+        derive(sibling, sibling_settings)
         with_own_queues(sibling)
         if home.other is Side.TARGET:
             _limit_waits(sibling, settings.rollout_send_timeout)
@@ -155,25 +155,25 @@ def _report_last(reporters: Iterable[Reporter]) -> None:
 def _acceptor(settings: WorkerSettings) -> Callable[[RolloutRecord], bool]:
     """Return what accepts a record of the brokers in the settings; it logs the first one of others."""
     assert settings.rollout_target is not None
-    ours = (settings.broker_url, settings.rollout_target)
+    own_brokers = (settings.broker_url, settings.rollout_target)
     refused: set[tuple[str, str]] = set()
 
     def accepts(record: RolloutRecord) -> bool:
-        theirs = (record.source, record.target)
-        if all(_is_same(text, url) for text, url in zip(theirs, ours, strict=True)):
+        brokers = (record.source, record.target)
+        if all(_is_same(text, url) for text, url in zip(brokers, own_brokers, strict=True)):
             refused.clear()
             return True
-        if theirs not in refused:
+        if brokers not in refused:
             log.error(
                 "the rollout %s leads from %s to %s, and this process is configured for %s and %s: it does not "
                 "follow, and its tasks go to the source; correct WORKER_BROKER_URL, WORKER_ROLLOUT_TARGET or "
                 "WORKER_ROLLOUT",
                 record.name,
-                *theirs,
-                *ours,
+                *brokers,
+                *own_brokers,
                 extra={"action": "rollout_of_other_brokers"},
             )
-        refused.add(theirs)
+        refused.add(brokers)
         return False
 
     return accepts

@@ -55,10 +55,10 @@ class BothSides:
         home = self._sender.home
         conversation = _Conversation(command, arguments, home, options)
         for side in Side:
-            asked = conversation.options_for(side)
-            if asked is not None:
+            given = conversation.options_for(side)
+            if given is not None:
                 app = self._app if side is home else self._sender.sibling()
-                conversation.begin(side, app, plain_control(self._app, app), asked)
+                conversation.begin(side, app, plain_control(self._app, app), given)
         return conversation.result(self._sender.name)
 
     def purge(self) -> int:

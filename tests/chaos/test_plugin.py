@@ -62,9 +62,9 @@ pytestmark = pytest.mark.chaos_profile("amqp-quorum")
 
 def test_pays_once(chaos):
     found = chaos.survives("killed-after-effect", task="shop.pay", args=["order-7"])
-    assert "parked" == found.task_under_test.verdict
+    assert found.task_under_test.verdict == "parked"
     assert (1, 7) == (found.task_under_test.effects, found.seed)
-    assert "killed" == found.task_under_test.history.runs[0].state
+    assert found.task_under_test.history.runs[0].state == "killed"
 
 def test_pays_twice_rather_than_never(chaos):
     found = chaos.run("killed-after-effect", task="shop.repay", args=["order-7"])
@@ -271,7 +271,7 @@ def test_counts(chaos, tmp_path, expect):
         return {"lines": lines} if isinstance(expect, dict) else lines
 
     found = chaos.survives("no-fault", task="lines.add", args=[str(ledger)], probe=count, expect=expect)
-    assert "ok" == found.task_under_test.verdict
+    assert found.task_under_test.verdict == "ok"
     assert {(str(ledger),)} == set(told)
 """
 LINES = """

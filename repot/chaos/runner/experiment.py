@@ -323,8 +323,8 @@ class _Experiment:
         Raises:
             ExperimentFailed: the worker has it already.
         """
-        asked = partial(self.observer.counts, lambda depth: depth.ready == 0)
-        wait_until(asked, within_s=STEP_WITHIN_S, what="the worker asks for the task", poll_s=0.01)
+        is_empty = partial(self.observer.counts, lambda depth: depth.ready == 0)
+        wait_until(is_empty, within_s=STEP_WITHIN_S, what="the worker asks for the task", poll_s=0.01)
         if any(one.kind == DELIVERED and one.task == task for one in self.observer.events):
             message = f"{self.case.name}: the worker received the task before the fault"
             raise ExperimentFailed(message)

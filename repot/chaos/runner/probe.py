@@ -97,8 +97,8 @@ class Probe:
     def _ran(self, root_id: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
         assert isinstance(self.how, str)
         text = json.dumps({"args": list(args), "kwargs": dict(kwargs)}, default=repr)
-        told = {"REPOT_ROOT_ID": root_id, "REPOT_TASK_ID": root_id, "REPOT_ARGUMENTS": text}
-        printed = run_command(self.how, told, self._not_counted)
+        environment = {"REPOT_ROOT_ID": root_id, "REPOT_TASK_ID": root_id, "REPOT_ARGUMENTS": text}
+        printed = run_command(self.how, environment, self._not_counted)
         if printed.lstrip().startswith("{"):
             try:
                 return json.loads(printed)
@@ -127,8 +127,8 @@ def run_command(command: str, told: Mapping[str, str], failed: Callable[[str], E
             timeout=_PROBED_WITHIN_S,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        said = str(getattr(error, "stderr", None) or "").strip().rpartition("\n")[2]
-        why = f"{error} {said}".strip()
+        last_line = str(getattr(error, "stderr", None) or "").strip().rpartition("\n")[2]
+        why = f"{error} {last_line}".strip()
         raise failed(why) from error
     return found.stdout
 

@@ -183,9 +183,9 @@ def visibility_timeouts_differ(facts: Facts) -> Iterator[Finding]:
     """
     mine = facts.option_number("visibility_timeout")
     for other in facts.siblings:
-        theirs = other.option_number("visibility_timeout")
-        if _share_keys(facts, other) and theirs != mine and not _renews_in_time(facts, other):
-            yield Finding(f"{facts.app} uses {mine:g} s, {other.app} uses {theirs:g} s", setting=_VISIBILITY)
+        others_timeout = other.option_number("visibility_timeout")
+        if _share_keys(facts, other) and others_timeout != mine and not _renews_in_time(facts, other):
+            yield Finding(f"{facts.app} uses {mine:g} s, {other.app} uses {others_timeout:g} s", setting=_VISIBILITY)
     results = facts["result_backend_transport_options.visibility_timeout"]
     shared = {_database(server) for server in facts.result_servers} & {_database(server) for server in facts.servers}
     if shared and not facts.claims_messages and results is not None and seconds(results) != mine:

@@ -69,8 +69,8 @@ def variable_overrides(facts: Facts) -> Iterator[Finding]:
     application that repot configures takes the variable for its setting, and refuses two addresses.
     """
     for key, variable in facts.overriding.items():
-        said = f"{variable} is set in this environment, and the configuration's own value has no effect"
-        yield Finding(said, setting=key, fix=f'app.conf.{key} = os.environ["{variable}"]')
+        problem = f"{variable} is set in this environment, and the configuration's own value has no effect"
+        yield Finding(problem, setting=key, fix=f'app.conf.{key} = os.environ["{variable}"]')
 
 
 @rule(
@@ -511,9 +511,11 @@ def _closest(name: str, known: frozenset[str]) -> str:
 
 def _is_slip(name: str, other: str) -> bool:
     """Return whether two names differ by slips of the pen: long names of one package are alike as a whole."""
-    ours, theirs = name.split("."), other.split(".")
-    if len(ours) == len(theirs):
-        return all(difflib.SequenceMatcher(None, *parts).ratio() > _ALIKE for parts in zip(ours, theirs, strict=True))
+    parts, other_parts = name.split("."), other.split(".")
+    if len(parts) == len(other_parts):
+        return all(
+            difflib.SequenceMatcher(None, *pair).ratio() > _ALIKE for pair in zip(parts, other_parts, strict=True)
+        )
     # a part too few, or too many
-    longer, shorter = sorted((ours, theirs), key=len, reverse=True)
+    longer, shorter = sorted((parts, other_parts), key=len, reverse=True)
     return any(longer[:place] + longer[place + 1 :] == shorter for place in range(len(longer)))
