@@ -42,7 +42,8 @@ def status(*, app: str | None, wait: float, as_json: bool) -> None:
     else:
         _print(found.status)
     if found.error is not None:
-        raise found.error
+        # what is unread has its reason above
+        click.get_current_context().exit(found.error.exit_code)
 
 
 def _print(found: DeploymentStatus) -> None:

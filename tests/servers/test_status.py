@@ -145,7 +145,8 @@ def test_what_does_not_answer_is_named_and_the_rest_is_shown(own: Server, redis:
     assert (None if away == "broker" else []) == found["brokers"][0]["workers"]
     assert (None if away == "store" else 0) == found["leases"]["unknown_outcomes"]
     text = status(broker, WORKER_LEASE_STORE=store, WORKER_SOCKET_CONNECT_TIMEOUT="1")
-    assert "unknown: " in text.stdout
+    assert text.exit_code == 3
+    assert text.output.count("did not answer:") == 1, text.output
     assert ("workers: unknown" in text.stdout) == (away == "broker")
     assert f"leases of unknown outcome: {'unknown' if away == 'store' else 'none'} in" in text.stdout
 
