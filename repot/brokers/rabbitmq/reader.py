@@ -6,8 +6,10 @@ when the connection ends is in the queue again, where it was.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import amqp
@@ -28,7 +30,7 @@ from repot.brokers.reservation import Reservation, TakenMessage
 from repot.config.delays import delayed_queue_of
 from repot.errors import AlreadyMoving, BrokerUnreachable, ReservationLost, Unroutable
 from repot.upstream.raw_frames import read_first
-from repot.upstream.raw_methods import nack_all
+from repot.upstream.raw_methods import ask_consumers, nack_all
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ _FAILURES = (amqp.AMQPError, OSError, AttributeError)
 _PAUSE_S = 0.05
 #: A quorum queue takes a prefetch of 0, which is no limit, for 2,000.
 _MAX_PREFETCH = 65_535
+#: An older count of consumers is asked again, as after a pause of the move.
+_COUNTED_WITHIN_S = 0.2
 #: A message that its queue may still return so often is replaced by a copy.
 _RETURNS_LEFT = 3
 
@@ -78,6 +82,9 @@ class RabbitReader(QueueReader):
         #: Messages that had arrived, or were on their way, when it closed.
         self._late = 0
         self._has_acknowledged = False
+        self._counts_consumers = False
+        #: Waits for the count that was asked with the last acknowledgement, and when that was.
+        self._asked: tuple[Callable[[], int], float] | None = None
 
     def open(self) -> amqp.Connection:
         """Subscribe unless that is done; return the connection, which is dead once RabbitMQ hears nothing for a lease.
@@ -104,7 +111,8 @@ class RabbitReader(QueueReader):
     def count_consumers(self, queue: str) -> int | None:
         """Return how many consumers a queue has, its own among them; None if it is not declared.
 
-        It is 0 as well while the queue's leader is silent.
+        It may be as old as the last acknowledgement, with which it is asked: the answer of a quorum queue takes as long
+        as a tenth of a window. It is 0 as well while the queue's leader is silent.
 
         Raises:
             amqp.AMQPError, OSError: there was no answer.
@@ -112,14 +120,21 @@ class RabbitReader(QueueReader):
         assert self._connection is not None
         if list(self._channels.values()) != [self._channel] or queue not in self._queues:
             return consumer_count(self._connection.connection, queue)
+        self._counts_consumers = True
+        answer, asked_at = self._asked or (ask_consumers(self._channel, queue), monotonic())
+        self._asked = None
+        is_recent = monotonic() - asked_at < _COUNTED_WITHIN_S
         try:
-            found = self._channel.queue_declare(queue, passive=True)
+            found = answer()
+            if not is_recent:
+                # answers come in the order of their questions
+                found = ask_consumers(self._channel, queue)()
         except amqp.NotFound:
             self.close()
             return None
         # an answer on the channel of the deliveries: RabbitMQ has read their acknowledgements
         self._has_acknowledged = False
-        return int(found.consumer_count)
+        return found
 
     def taken(self, name: str, delivery: Delivery) -> TakenMessage:
         """Return a delivery as a message of a reservation."""
@@ -178,6 +193,7 @@ class RabbitReader(QueueReader):
         """Close; wait until the queue has these back and what arrived after them, if no other consumer takes them."""
         connection, self._connection = self._connection, None
         channels, self._channels = self._channels, {}
+        self._asked = None
         self._late = len(self._arrived)
         self._arrived.clear()
         if connection is None:
@@ -207,6 +223,11 @@ class RabbitReader(QueueReader):
             for one in deliveries:
                 channels[one.channel].basic_ack(one.tag)
         self._has_acknowledged = True
+        if self._asked is not None:
+            # the answer that is on its way says nothing of these
+            self._asked = self._asked[0], -math.inf
+        elif self._counts_consumers and list(self._channels.values()) == [self._channel]:
+            self._asked = ask_consumers(self._channel, self._queue), monotonic()
 
     def _answer(self) -> None:
         # an answer on the same channel: RabbitMQ has read what was sent before
