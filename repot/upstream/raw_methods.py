@@ -68,7 +68,7 @@ def ask_consumers(channel: Any, queue: str) -> Callable[[], int]:
         amqp.AMQPError, OSError: of what is returned, amqp.NotFound if there is no such queue: the channel is closed.
     """
     answer = promise()
-    # dispatched to it whoever reads from the connection meanwhile
+    # dispatched to it, if other code reads from the connection meanwhile
     channel._pending[spec.Queue.DeclareOk] = answer
     # passive
     channel.send_method(spec.Queue.Declare, "BsbbbbbF", (0, queue, True, False, False, False, False, {}))
