@@ -24,7 +24,7 @@ from repot.upstream.declarable import Declarable
 from repot.upstream.delay_queues import BITS, LAST_LEVEL, level_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from kombu import Queue
 
@@ -41,7 +41,19 @@ _LAST = "repot-delayed"
 #: RabbitMQ's limit of a routing key.
 _KEY_BYTES = 255
 
+#: The header in which RabbitMQ notes the queues that a message has been through, as those of its delays.
+_DEATHS = "x-death"
+
 _DELAYED = re.compile(rf"(?:[01]\.){{{BITS}}}([^.]+)\.{_LAST}")
+
+
+def without_deaths(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return headers without RabbitMQ's note of the queues that a message has been through.
+
+    RabbitMQ keeps a message for ever that would go from the queue of one delay to that of another for a second time: a
+    retry may have the headers of the run before it.
+    """
+    return {name: value for name, value in headers.items() if name != _DEATHS}
 
 
 def entry(levels: int = BITS) -> str:

@@ -419,10 +419,9 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         request = self.request
         if request.is_eager:
             return cause or Reject("another run holds its key", requeue=True)
-        # without `x-death`: RabbitMQ keeps a message for ever that would come to the queue of a delay a second time
         # before Celery 5.7 there may be no headers, or all of them
         given = request.as_execution_options()["headers"] or {}
-        headers = {**{name: value for name, value in given.items() if name != "x-death"}, WAITS_HEADER: self._waits + 1}
+        headers = {**given, WAITS_HEADER: self._waits + 1}
         if isinstance(cause, StoreUnreachable) and cause.owner:
             # else the store could take a lease that it granted for that of a run which died
             half, owners = _MAX_UNANSWERED // 2, (*self._unanswered, cause.owner)

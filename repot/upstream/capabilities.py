@@ -95,6 +95,13 @@ CAPABILITIES = (
         keys=("broker_native_delayed_delivery_queue_type",),
     ),
     Capability(
+        "a second retry with such a delay",
+        "celery",
+        "5.6",
+        Before.SUPPLIED,
+        "repot sends it without `x-death`, with which RabbitMQ would keep it for ever",
+    ),
+    Capability(
         "RabbitMQ 4: a prefetch that it takes",
         "kombu",
         "5.7",

@@ -6,8 +6,9 @@ import os
 import signal
 from pathlib import Path
 from threading import Event
+from typing import Any
 
-from celery import Celery, chain
+from celery import Celery, Task, chain
 from celery.exceptions import Reject
 
 import repot
@@ -62,6 +63,13 @@ def retry(self: JobTask, project: str, countdown: float = 0) -> int:
     if self.request.retries == 0:
         raise self.retry(countdown=countdown)
     return int(self.request.retries)
+
+
+@app.task(bind=True, name="jobs.thrice", max_retries=2, ignore_result=True)
+def thrice(self: Task[Any, Any]) -> None:
+    """Ask for two more runs, each after a delay of two levels: two seconds and one."""
+    if self.request.retries < 2:
+        raise self.retry(countdown=3)
 
 
 @app.task(bind=True, base=JobTask, name="jobs.reject")
