@@ -15,7 +15,8 @@ from repot.idempotency.connection import StoreConnection
 from repot.idempotency.records import Acquired, FinishMode, FinishResult, Record, RunOutcome, State
 from repot.idempotency.transitions import StoredRecord, acquiring, finishing, renewing
 from repot.logs import get_logger
-from repot.store.hashes import Change, Expected, HashRecords
+from repot.store.hashes import Expected, HashRecords
+from repot.store.shapes import Change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

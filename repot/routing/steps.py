@@ -43,24 +43,6 @@ def change(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> list[An
     return ["changed", changed]
 
 
-def lease(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> list[str]:
-    """Acquire, renew or release the lease of one process of a rollout."""
-    (key,), (owner, milliseconds, ended) = keys, arguments
-    rows.lock(key)
-    found, now = rows.fields(key), round(rows.now() * 1000)
-    other, until, token = found.get("owner", ""), _number(found.get("until")), _number(found.get("token"))
-    if other not in (owner, ended) and until > now:
-        return [other, str(until - now)]
-    if not int(milliseconds):
-        if other == owner:
-            rows.put(key, {"until": "0", "owner": ""})
-        return [str(token)]
-    if other != owner:
-        token += 1
-    rows.put(key, {"owner": owner, "until": str(now + int(milliseconds)), "token": str(token)})
-    return [str(token)]
-
-
 def report(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> int:
     """Add what a process counted since its last report."""
     counts, workers, reported, once = keys
@@ -123,7 +105,7 @@ def append(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> int:
 
 #: By the names of the scripts.
 STEPS: dict[str, Callable[[Rows, Sequence[str], Sequence[Any]], Any]] = {
-    one.__name__: one for one in (append, begin, change, close, effect, lease, report, revoke)
+    one.__name__: one for one in (append, begin, change, close, effect, report, revoke)
 }
 
 

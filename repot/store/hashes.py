@@ -7,41 +7,23 @@ lease has it) needs one round trip. Instants are sent as durations from now, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from json import JSONEncoder
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic
 
 from repot.store.rules import R, T
+from repot.store.shapes import record_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from repot.store.rules import Rule
+    from repot.store.shapes import Shape
 
 _encoded = JSONEncoder(check_circular=False, separators=(",", ":")).encode
 
 _SWAP = (files(__package__) / "scripts" / "swap.lua").read_text()
-
-
-@dataclass(slots=True)
-class Change:
-    """What becomes of the fields of a record, as the script takes it.
-
-    Attributes:
-        put: names and values, one after the other.
-        later: names and milliseconds from now, one after the other.
-        gone: names.
-        kept_ms: how long the record is kept from now on; -1 for as long as before, 0 without a limit.
-        rising: a field that is never below the clock in microseconds, `least` otherwise; empty for none.
-    """
-
-    put: list[str] = field(default_factory=list)
-    later: list[str | int] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
-    kept_ms: int = -1
-    rising: str = ""
-    least: int | str = ""
 
 
 @dataclass(slots=True)
@@ -60,24 +42,6 @@ class Expected(Generic[R]):
     values: Sequence[str]
     live: str = ""
     now: float = 0.0
-
-
-class Shape(Protocol[R]):
-    """How records of one kind are fields of a hash."""
-
-    names: Sequence[str]
-
-    def read(self, found: Mapping[str, str]) -> R:
-        """Return the record that some fields are.
-
-        Raises:
-            ValueError: they are of another program.
-        """
-        ...
-
-    def change(self, before: R | None, after: R, now: float) -> Change:
-        """Return what changes from one record to another; instants of `after` are counted from `now`."""
-        ...
 
 
 class HashRecords(Generic[R]):
@@ -121,8 +85,4 @@ class HashRecords(Generic[R]):
     def _seen(self, micro: str, values: list[str | None]) -> Expected[R]:
         names = self._shape.names
         found = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-        try:
-            record = self._shape.read(found) if found else None
-        except (ValueError, OverflowError):
-            record = None
-        return Expected(record, names, [value or "" for value in values], now=int(micro) / 1e6)
+        return Expected(record_of(self._shape, found), names, [value or "" for value in values], now=int(micro) / 1e6)
