@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from repot.idempotency.connection import StoreConnection
-from repot.idempotency.stores import need_sqlalchemy
 from repot.routing.record import RolloutRecords
+from repot.store.choice import chosen
 from repot.store.hashes import HashRecords
 
 if TYPE_CHECKING:
@@ -27,10 +27,12 @@ def open_rollout_store(settings: WorkerSettings) -> RolloutStore:
     Raises:
         ConfigInvalid: it is a database, and `repot[database]` is not installed. By a method: no setting names a store.
     """
-    if settings.database_url is None:
-        return RedisRolloutStore(settings)
-    with need_sqlalchemy(settings):
-        from repot.routing.database_store import DatabaseRolloutStore
+    return chosen(settings, RedisRolloutStore, _in_database)
+
+
+def _in_database(settings: WorkerSettings) -> RolloutStore:
+    from repot.routing.database_store import DatabaseRolloutStore
+
     return DatabaseRolloutStore(settings)
 
 
