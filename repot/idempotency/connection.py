@@ -132,14 +132,14 @@ class StoreConnection:
             self._scripts[key] = self.client.register_script(text)
         return self._scripts[key]
 
-    def run(self, script: str, name: str, argument: str) -> Any:  # noqa: ANN401 - what the script returns
-        """Run a script on the value of this name.
+    def run(self, script: str, keys: list[str], argument: str) -> Any:  # noqa: ANN401 - what the script returns
+        """Run a script on the values of these keys.
 
         Raises:
             StoreUnreachable, StoreMisconfigured, StoreRefused: as every request to the store.
-            RecordUnreadable: the value is of another type.
+            RecordUnreadable: a value is of another type.
         """
-        return self._ask(lambda: self._script(script)(keys=[name], args=[argument]))
+        return self._ask(lambda: self._script(script)(keys=keys, args=[argument]))
 
     def _ask(self, request: Callable[[], T]) -> T:
         """Send a request, and return the store's answer.

@@ -83,14 +83,17 @@ class Rows:
             self._connection.execute(insert(table).values(key=_key(key), field="", value=""))
         return found or ""
 
-    def apply(self, key: str, shape: Shape[R], rule: Rule[R, T]) -> T:
-        """Apply a rule to the record that named values of a key are."""
+    def apply(self, key: str, shape: Shape[R], rule: Rule[R, T], history: str = "") -> T:
+        """Apply a rule to the record that named values of a key are; `history` is the key of its lines."""
         self.lock(key)
         found, at = self.fields(key), self.now()
         before = record_of(shape, {name: found[name] for name in shape.names if name in found})
         changed, answer = rule(before, at)
         if changed is not None:
-            self.put(key, shape.change(before, changed, at).at(at))
+            change = shape.change(before, changed, at)
+            self.put(key, change.at(at))
+            if change.line:
+                self.append(history, change.line, change.most)
         return answer
 
     def now(self) -> float:

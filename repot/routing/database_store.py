@@ -95,9 +95,9 @@ class DatabaseRolloutStore:
         """Return the database's time."""
         return self._read(lambda rows: rows.now())
 
-    def apply(self, key: str, shape: Shape[R], rule: Rule[R, T]) -> T:
+    def apply(self, key: str, shape: Shape[R], rule: Rule[R, T], history: str = "") -> T:
         """Apply a rule to the record that named values of a key are."""
-        return self._write(lambda rows: rows.apply(key, shape, rule))
+        return self._write(lambda rows: rows.apply(key, shape, rule, history))
 
     def step(self, name: str, keys: Sequence[str], arguments: Sequence[str | float]) -> Any:  # noqa: ANN401 - of a step
         """Run the function of `repot.routing.steps` that does what the script of this name does."""

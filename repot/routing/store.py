@@ -71,8 +71,8 @@ class RolloutStore(Protocol):
     def now(self) -> float:
         """Return the store's time, in seconds since 1970."""
 
-    def apply(self, key: str, shape: Shape[R], rule: Rule[R, T]) -> T:
-        """Apply a rule to the record that named values of a key are."""
+    def apply(self, key: str, shape: Shape[R], rule: Rule[R, T], history: str = "") -> T:
+        """Apply a rule to the record that named values of a key are; `history` is the key of its lines."""
 
     def step(self, name: str, keys: Sequence[str], arguments: Sequence[str | float]) -> Any:  # noqa: ANN401 - see the scripts
         """Run one of the scripts of this package, each of which says what it takes and returns, as one step."""

@@ -47,20 +47,23 @@ class Expected(Generic[R]):
 class HashRecords(Generic[R]):
     """Records of one kind, each in a hash."""
 
-    def __init__(self, run: Callable[[str, str, str], Any], shape: Shape[R], read_by: str = "HMGET") -> None:
-        """Take what runs a script, on a hash with one argument.
+    def __init__(self, run: Callable[[str, list[str], str], Any], shape: Shape[R], read_by: str = "HMGET") -> None:
+        """Take what runs a script, on keys with one argument.
 
         `read_by` is HMGET, or HGET for a user without the right to the other.
         """
         self._run, self._shape = run, shape
         self._script = f"local NAMES, READ_BY = {{{', '.join(map(repr, shape.names))}}}, '{read_by}'\n{_SWAP}"
 
-    def apply(self, name: str, rule: Rule[R, T], expected: Expected[R] | None = None) -> tuple[T, int]:
+    def apply(
+        self, name: str, rule: Rule[R, T], expected: Expected[R] | None = None, history: str = ""
+    ) -> tuple[T, int]:
         """Apply a rule to the record in the hash of this name; return its answer, and a rising field that was written.
 
         A record that its caller expects saves the round trip that reads it. One that cannot be read counts as absent.
+        `history` is the key of a list, for a record that has one.
         """
-        seen = expected
+        seen, keys = expected, [name, history] if history else [name]
         while True:
             text = ""
             if seen is not None:
@@ -69,7 +72,7 @@ class HashRecords(Generic[R]):
                     text = self._change(seen, changed)
                 elif seen is not expected:
                     return answer, 0
-            found = self._run(self._script, name, text)
+            found = self._run(self._script, keys, text)
             if not isinstance(found, list):
                 return answer, int(found or 0)
             seen = self._seen(*found)
@@ -79,7 +82,7 @@ class HashRecords(Generic[R]):
         if seen.record is None and any(seen.values):
             # it could not be read: nothing of it stays
             one.gone += set(self._shape.names).difference(one.put[::2], one.later[::2], [one.rising])
-        what = (one.put, one.later, one.gone, one.kept_ms, one.rising, one.least)
+        what = (one.put, one.later, one.gone, one.kept_ms, one.rising, one.least, one.line, one.most)
         return _encoded((seen.names, seen.values, seen.live, *what))
 
     def _seen(self, micro: str, values: list[str | None]) -> Expected[R]:

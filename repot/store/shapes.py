@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import floor
 from typing import TYPE_CHECKING, Protocol
 
 from repot.store.rules import R
@@ -21,6 +22,7 @@ class Change:
         gone: names.
         kept_ms: how long the record is kept from now on; -1 for as long as before, 0 without a limit.
         rising: a value that is never below the clock in microseconds, `least` otherwise; empty for none.
+        line: what is added to the record's history, of which the last `most` lines are kept; empty for nothing.
     """
 
     put: list[str] = field(default_factory=list)
@@ -29,10 +31,13 @@ class Change:
     kept_ms: int = -1
     rising: str = ""
     least: int | str = ""
+    line: str = ""
+    most: int = 0
 
     def at(self, now: float) -> dict[str, str]:
         """Return what is put, with the instants by a clock that shows `now`."""
-        instants = {str(name): str(round(now * 1000) + int(ms)) for name, ms in _pairs(self.later)}
+        # rounded down, as on Redis: a lease that is given ends no later than it says
+        instants = {str(name): str(floor(now * 1000) + int(ms)) for name, ms in _pairs(self.later)}
         return {str(name): str(value) for name, value in _pairs(self.put)} | instants
 
 

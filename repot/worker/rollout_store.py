@@ -123,9 +123,9 @@ class RedisRolloutStore(StoreConnection):
         seconds, microseconds = map(int, self._any(self.client.time))
         return seconds + microseconds / 1e6
 
-    def apply(self, key: str, shape: Shape[R], rule: Rule[R, T]) -> T:
-        """Apply a rule to the record that fields of a hash are."""
-        return HashRecords(self.run, shape).apply(key, rule)[0]
+    def apply(self, key: str, shape: Shape[R], rule: Rule[R, T], history: str = "") -> T:
+        """Apply a rule to the record that fields of a hash are; `history` is the key of a list."""
+        return HashRecords(self.run, shape).apply(key, rule, history=history)[0]
 
     def step(self, name: str, keys: Sequence[str], arguments: Sequence[str | float]) -> Any:  # noqa: ANN401 - what the script returns
         """Run the script of this name."""

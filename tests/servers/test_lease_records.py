@@ -163,9 +163,9 @@ def test_a_step_of_the_guard_is_one_round_trip(store: RedisLeaseStore, monkeypat
     asked: list[str] = []
     run = store.run
 
-    def counted(script: str, name: str, argument: str) -> Any:
-        asked.append(name)
-        return run(script, name, argument)
+    def counted(script: str, keys: list[str], argument: str) -> Any:
+        asked.append(keys[0])
+        return run(script, keys, argument)
 
     monkeypatch.setattr(store._records, "_run", counted)
 

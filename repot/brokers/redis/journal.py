@@ -71,7 +71,9 @@ class RedisJournal:
         self._client, self._hashes, self._ask = client, hashes, ask
         self.key, self.direction = hashes.key, hashes.direction
         # a mover has no right to HMGET
-        self._lease = HashRecords(lambda script, key, text: self._run(script, text, key=key), LEASE, read_by="HGET")
+        self._lease = HashRecords(
+            lambda script, keys, text: self._run(script, text, key=keys[0]), LEASE, read_by="HGET"
+        )
 
     def read(self) -> dict[str, str]:
         """Return all fields."""

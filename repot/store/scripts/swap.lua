@@ -1,10 +1,11 @@
 -- Changes a record if it is as its caller expects, and returns it if it is not. Uses the server's clock; what is expected
 -- makes it safe to repeat.
--- KEYS[1] the record, a hash
+-- KEYS[1] the record, a hash   KEYS[2] its history, a list, if it has one
 -- ARGV[1] JSON: names of fields, and the values that they have, "" for one that is not there; a field with an instant that
 --         is not over, "" for none; fields and values to put; fields and milliseconds from now; names of fields to delete;
 --         milliseconds for which the record is kept, -1 as before and 0 without a limit; a field that is never below the
---         clock in microseconds, "" for none, and its least value. An empty text only reads.
+--         clock in microseconds, "" for none, and its least value; a line to add to the history, "" for none, and how many
+--         are kept. An empty text only reads.
 -- NAMES are all fields, READ_BY is the command to read them by, HMGET or HGET: they stand before this text.
 -- Returns the value of the field that is never below the clock, "" without one; or {now, values of all fields}, with now in
 -- microseconds since 1970.
@@ -28,7 +29,7 @@ end
 if ARGV[1] == '' then
   return found()
 end
-local names, values, live, put, later, gone, kept, rising, least = unpack(cjson.decode(ARGV[1]))
+local names, values, live, put, later, gone, kept, rising, least, line, most = unpack(cjson.decode(ARGV[1]))
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 for place, value in ipairs(read(names)) do
   if (value or '') ~= values[place] and not (names[place] == live and (tonumber(value) or 0) > now) then
@@ -53,5 +54,9 @@ if kept == 0 then
   redis.call('PERSIST', KEYS[1])
 elseif kept > 0 then
   redis.call('PEXPIRE', KEYS[1], string.format('%.0f', kept))
+end
+if line ~= '' then
+  redis.call('RPUSH', KEYS[2], line)
+  redis.call('LTRIM', KEYS[2], -most, -1)
 end
 return least
