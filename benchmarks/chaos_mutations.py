@@ -46,11 +46,10 @@ MUTATIONS = (
     ),
     Mutation(
         "the guard's finish made unconditional",
-        "idempotency/scripts/finish.lua",
-        "if found[2] ~= owner then\n  return {'lost', state}\nend",
-        "if true then\n"
-        "  redis.call('HSET', KEYS[1], 'state', outcome, 'ended', now, 'kept', ARGV[4], 'result', ARGV[5])\n"
-        "  return {'ok', outcome}\nend",
+        "idempotency/transitions.py",
+        "    if found is None or found.owner != owner:\n        return None, FinishResult.LOST\n",
+        "    if found is None:\n        return None, FinishResult.LOST\n"
+        "    found, mode = replace(found, state=State.RUNNING), FinishMode.FORCE\n",
         ("frozen-rerun", "worker-frozen", "killed-running"),
         ("redis-hardened", "amqp-quorum"),
         "on",

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from repot.brokers.journal import GENERATIONS
+from repot.store.lease import LeaseFields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from repot.brokers.journal import Direction, Identities, Lines
 
+#: The lease of the one mover, among the fields of its journal.
+LEASE = LeaseFields("lease_until")
 #: Lines of the audit that are kept.
 AUDIT_LINES = 1000
 #: Fields that operators set, and a mover reads with each step.

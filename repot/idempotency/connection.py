@@ -127,9 +127,19 @@ class StoreConnection:
     def _script(self, name: str) -> Script:
         key = sharing_key(), name
         if key not in self._scripts:
-            text = self._texts.get(self.prelude, "") + self._texts[name]
+            # any other is a script itself
+            text = self._texts.get(self.prelude, "") + self._texts[name] if name in self._texts else name
             self._scripts[key] = self.client.register_script(text)
         return self._scripts[key]
+
+    def run(self, script: str, keys: list[str], argument: str) -> Any:  # noqa: ANN401 - what the script returns
+        """Run a script on the values of these keys.
+
+        Raises:
+            StoreUnreachable, StoreMisconfigured, StoreRefused: as every request to the store.
+            RecordUnreadable: a value is of another type.
+        """
+        return self._ask(lambda: self._script(script)(keys=keys, args=[argument]))
 
     def _ask(self, request: Callable[[], T]) -> T:
         """Send a request, and return the store's answer.

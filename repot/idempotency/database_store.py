@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from repot.database.connection import Database
 from repot.database.driver_connection import DriverConnection
 from repot.database.schema import idempotency as table
 from repot.database.schema import now
-from repot.database.text import storable
-from repot.idempotency import transitions
 from repot.idempotency.records import FinishMode, State
-from repot.idempotency.transitions import StoredRecord
+from repot.idempotency.transitions import StoredRecord, acquiring, finishing, renewing
+from repot.store.rows import RowRecords
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
     from repot.config import WorkerSettings
     from repot.idempotency.fingerprint import Fingerprint
     from repot.idempotency.records import Answer, Ending, FinishResult, LeaseRequest, Record
+    from repot.store.rules import Rule
+
+T = TypeVar("T")
 
 #: Rows that one transaction reads, or deletes because their retention is over.
 _PAGE = 500
@@ -50,48 +52,25 @@ class DatabaseLeaseStore:
 
     def acquire(self, fingerprint: Fingerprint, request: LeaseRequest) -> Answer:
         """Acquire the lease of a key for one run."""
-
-        def act(connection: Connection) -> Answer:
-            found, at = self._locked(connection, fingerprint.key)
-            kept = found if found and found.is_kept(at) else None
-            changed, answer = transitions.acquire(kept, fingerprint, request, at)
-            self._write(connection, changed, is_new=found is None)
-            return answer
-
         if monotonic() >= self._cleans_at:
             self._cleans_at = monotonic() + _CLEAN_EVERY_S
             self.clean()
-        return self.database.transact(act)
+        return self._apply(fingerprint.key, acquiring(fingerprint, request))
 
     def renew(self, key: str, request: LeaseRequest) -> bool:
         """Extend the lease."""
-        expires_at = now() + request.lease_s
-        held = (table.c.state == State.RUNNING, table.c.owner == request.owner, table.c.expires_at > now())
-        step = (
-            update(table)
-            .where(*self._is(key), *held)
-            .values(expires_at=expires_at, deleted_at=expires_at + request.retention_s)
-        )
-        return self.database.transact(lambda connection: connection.execute(step).rowcount == 1)
+        return self._apply(key, renewing(request))
 
     def finish(self, key: str, owner: str, ending: Ending, mode: FinishMode = FinishMode.IN_LEASE) -> FinishResult:
         """End a lease, and record how the run ended."""
-        return self.database.transact(lambda connection: self.finish_on(connection, key, owner, ending, mode))
+        return self._apply(key, finishing(owner, ending, mode))
 
     def finish_on(
-        self,
-        connection: Connection | DriverConnection,
-        key: str,
-        owner: str,
-        ending: Ending,
-        mode: FinishMode = FinishMode.LATE,
+        self, connection: Connection | DriverConnection, key: str, owner: str, ending: Ending
     ) -> FinishResult:
         """Do the same in a transaction of the caller's, which ends it: until then no other run acquires the key."""
-        found, at = self._locked(connection, key)
-        kept = found if found and found.is_kept(at) else None
-        changed, answer = transitions.finish(kept, owner, ending, mode, at)
-        self._write(connection, changed, is_new=False)
-        return answer
+        rule = finishing(owner, ending, FinishMode.LATE)
+        return _RECORDS.apply(connection, rule, prefix=self._prefix, key=key)
 
     def connection_over(self, dbapi: Any) -> DriverConnection:  # noqa: ANN401 - of a driver
         """Return a connection for `finish_on` that uses one of a driver."""
@@ -103,8 +82,8 @@ class DatabaseLeaseStore:
 
     def inspect(self, key: str) -> Record | None:
         """Return the record of a key; None if there is no such record."""
-        found, at = self.database.read(lambda connection: self._locked(connection, key, lock=False))
-        return found.as_record(at) if found and found.is_kept(at) else None
+        found, at = self.database.read(lambda one: _RECORDS.find(one, prefix=self._prefix, key=key))
+        return found.as_record(at) if found else None
 
     def records(self) -> Iterator[Record]:
         """Return all records, by their keys; one that changes meanwhile may be missed."""
@@ -145,31 +124,20 @@ class DatabaseLeaseStore:
 
         return self.database.transact(act)
 
-    def _is(self, key: str) -> tuple[Any, Any]:
-        return table.c.prefix == self._prefix, table.c.key == key
-
-    def _locked(
-        self, connection: Connection | DriverConnection, key: str, *, lock: bool = True
-    ) -> tuple[StoredRecord | None, float]:
-        """Return the record of a key, which no other transaction changes before this one ends, and the time."""
-        # asked before the row is waited for: a lease is taken to last longer by that, and one given ends sooner
-        at = float(connection.execute(select(now())).scalar_one())
-        query = select(*_COLUMNS).where(*self._is(key))
-        row = connection.execute(query.with_for_update() if lock else query).first()
-        return (_stored(row) if row else None), at
-
-    def _write(self, connection: Connection | DriverConnection, changed: StoredRecord | None, *, is_new: bool) -> None:
-        if changed is None:
-            return
-        values = {name: storable(value) for name, value in asdict(changed).items()}
-        if is_new:
-            connection.execute(insert(table).values(prefix=self._prefix, **values))
-        else:
-            del values["key"]
-            connection.execute(update(table).where(*self._is(changed.key)).values(**values))
+    def _apply(self, key: str, rule: Rule[StoredRecord, T]) -> T:
+        return self.database.transact(lambda one: _RECORDS.apply(one, rule, prefix=self._prefix, key=key))
 
 
 def _stored(row: Sequence[Any]) -> StoredRecord:
     # the last column of some queries is the time
     values = dict(zip((column.name for column in _COLUMNS), row, strict=False))
     return StoredRecord(**values | {"state": State(values["state"])})
+
+
+def _values(record: StoredRecord) -> dict[str, Any]:
+    values = asdict(record)
+    del values["key"]
+    return values
+
+
+_RECORDS = RowRecords(table, _COLUMNS, _stored, _values, StoredRecord.is_kept)

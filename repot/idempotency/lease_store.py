@@ -1,31 +1,25 @@
-"""Idempotency records in Redis or Valkey: one hash per key, one script per step, by the server's clock."""
+"""Idempotency records in Redis or Valkey: one hash per key, by the server's clock."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
-from itertools import islice
+from itertools import compress, islice
+from math import inf
+from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.redis.error_replies import ERRORS, Meaning, meaning_of
 from repot.errors import RecordUnreadable
 from repot.idempotency.connection import StoreConnection
-from repot.idempotency.records import (
-    Acquired,
-    Done,
-    Failed,
-    FinishMode,
-    FinishResult,
-    Mismatch,
-    Parked,
-    Record,
-    Running,
-    RunOutcome,
-    State,
-)
+from repot.idempotency.records import Acquired, FinishMode, FinishResult, Record, RunOutcome, State
+from repot.idempotency.transitions import StoredRecord, acquiring, finishing, renewing
 from repot.logs import get_logger
+from repot.store.hashes import Expected, HashRecords
+from repot.store.shapes import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from repot.config import WorkerSettings
     from repot.idempotency.fingerprint import Fingerprint
@@ -38,6 +32,9 @@ _PAGE = 500
 
 _READ_CLOCK = "local time = redis.call('TIME') return time[1] .. '.' .. time[2]"
 
+#: What most requests for a lease find: no record.
+_ABSENT: Expected[StoredRecord] = Expected(None, ["state"], [""])
+
 
 class RedisLeaseStore(StoreConnection):
     """The `LeaseStore` on a Redis or Valkey."""
@@ -48,6 +45,7 @@ class RedisLeaseStore(StoreConnection):
         """Use the store of the settings; connects on first use."""
         super().__init__(settings)
         self._prefix = f"{settings.lease_prefix}:idempotency:"
+        self._records = HashRecords(self.run, RecordFields())
 
     def name_of(self, key: str) -> str:
         """Return the Redis key of a record; its hash tag keeps what belongs to it on one node of a cluster."""
@@ -55,43 +53,21 @@ class RedisLeaseStore(StoreConnection):
 
     def acquire(self, fingerprint: Fingerprint, request: LeaseRequest) -> Answer:
         """Acquire the lease of a key for one run."""
-        answer, *more = self._run(
-            "acquire",
-            fingerprint.key,
-            request.owner,
-            _ms(request.lease_s),
-            _ms(request.retention_s),
-            fingerprint.payload,
-            request.task,
-            request.task_id,
-            request.worker,
-            request.replay,
-            "1" if request.parks else "",
-            request.max_unknown_outcomes,
-            *request.unanswered,
-        )
-        return _ANSWERS[answer](*more)
+        answer, token = self._records.apply(self.name_of(fingerprint.key), acquiring(fingerprint, request), _ABSENT)
+        if token and isinstance(answer, Acquired):
+            return Acquired(token, answer.runs, answer.after)
+        return answer
 
     def renew(self, key: str, request: LeaseRequest) -> bool:
         """Extend the lease."""
-        return bool(self._run("renew", key, request.owner, _ms(request.lease_s), _ms(request.retention_s)))
+        return self._records.apply(self.name_of(key), renewing(request), _held_by(request.owner))[0]
 
     def finish(self, key: str, owner: str, ending: Ending, mode: FinishMode = FinishMode.IN_LEASE) -> FinishResult:
         """End a lease, and record how the run ended."""
-        result, _ = self._run(
-            "finish",
-            key,
-            owner,
-            ending.outcome.value,
-            _ms(ending.retention_s),
-            "" if ending.result is None else "1",
-            ending.result or "",
-            ending.error,
-            _ms(ending.hold_s),
-            ending.held_for,
-            mode.value,
-        )
-        return FinishResult(result)
+        # an unknown outcome is one more than those on record, and an operator's lease may be over
+        is_known = mode in (FinishMode.IN_LEASE, FinishMode.LATE) and ending.outcome is not RunOutcome.UNKNOWN
+        expected = _held_by(owner) if is_known else None
+        return self._records.apply(self.name_of(key), finishing(owner, ending, mode), expected)[0]
 
     def inspect(self, key: str) -> Record | None:
         """Return the record of a key; None if there is no such record."""
@@ -136,9 +112,6 @@ class RedisLeaseStore(StoreConnection):
             raise broken
         return found
 
-    def _run(self, script: str, key: str, *arguments: Any) -> Any:  # noqa: ANN401 - what the script returns
-        return self._ask(lambda: self._script(script)(keys=[self.name_of(key)], args=list(arguments)))
-
 
 def _key_of(name: str) -> str:
     return name.rpartition("{")[2].removesuffix("}")
@@ -152,50 +125,134 @@ def _seconds(ms: object) -> float:
     return float(str(ms or 0)) / 1000
 
 
-_ANSWERS: dict[str, Callable[..., Answer]] = {
-    "acquired": lambda fencing_token, runs, state: Acquired(
-        int(fencing_token), int(runs), State(state) if state else None
-    ),
-    "done": lambda task_id, has_result, result, note: Done(task_id, result if has_result else None, note),
-    "failed": Failed,
-    "running": lambda ms, task_id, worker: Running(_seconds(ms), task_id, worker),
-    "parked": lambda task_id, worker, started_at, unknown_outcomes, first: Parked(
-        task_id, worker, _seconds(started_at), int(unknown_outcomes), bool(first)
-    ),
-    "mismatch": Mismatch,
+def _held_by(owner: str) -> Expected[StoredRecord]:
+    """Return what the owner of a lease expects: that it has it. What it does not know of the record is `...`."""
+    unknown: Any = ...
+    record = StoredRecord(
+        key="",
+        state=State.RUNNING,
+        owner=owner,
+        payload=unknown,
+        task=unknown,
+        task_id=unknown,
+        worker=unknown,
+        fencing_token=unknown,
+        runs=unknown,
+        unknown_outcomes=0,
+        replay=unknown,
+        started_at=unknown,
+        expires_at=inf,
+        deleted_at=inf,
+        ended_at=unknown,
+        parked=unknown,
+        result=unknown,
+        error=unknown,
+        held_for=unknown,
+    )
+    return Expected(record, ["state", "owner", "expires_at"], [State.RUNNING, owner, "live"], live="expires_at")
+
+
+def _put_token(change: Change, name: str, value: int, _now: float) -> None:
+    change.rising, change.least = name, value
+
+
+def _put_instant(change: Change, name: str, value: float, now: float) -> None:
+    change.later += (name, _ms(value - now))
+
+
+def _put_parked(change: Change, _name: str, _value: object, _now: float) -> None:
+    change.later += ("parked_at", 0)
+
+
+def _put_result(change: Change, name: str, value: str, _now: float) -> None:
+    change.put += ("has_result", "1", name, value)
+
+
+def _keep(change: Change, _name: str, value: float | None, now: float) -> None:
+    change.kept_ms = 0 if value is None else _ms(value - now)
+
+
+#: How an attribute that is more than a text is written.
+_WRITERS: dict[str, Callable[[Change, str, Any, float], None]] = {
+    "fencing_token": _put_token,
+    "started_at": _put_instant,
+    "expires_at": _put_instant,
+    "deleted_at": _keep,
+    "ended_at": _put_instant,
+    "parked": _put_parked,
+    "result": _put_result,
 }
+#: The defaults of attributes that have one, and their fields, which are not there then.
+_OPTIONAL = {
+    "ended_at": (None, ("ended_at",)),
+    "parked": (False, ("parked_at",)),
+    "result": (None, ("result", "has_result")),
+    "error": ("", ("error",)),
+    "held_for": ("", ("held_for",)),
+}
+_ATTRIBUTES = [one.name for one in fields(StoredRecord) if one.name != "key"]
+_values = attrgetter(*_ATTRIBUTES)
+#: Of a record that is not there: what has no default differs.
+_NONE = tuple(_OPTIONAL.get(name, (...,))[0] for name in _ATTRIBUTES)
+
+
+class RecordFields:
+    """An idempotency record as fields of a hash."""
+
+    names: Sequence[str] = [
+        *("state", "owner", "payload", "task", "task_id", "worker", "fencing_token", "runs", "unknown_outcomes"),
+        *("replay", "started_at", "expires_at", "ended_at", "parked_at", "result", "has_result", "error", "held_for"),
+    ]
+
+    def read(self, found: Mapping[str, str]) -> StoredRecord:
+        """Return the record that some fields are; no rule asks for its key."""
+        return _stored("", found)
+
+    def change(self, before: StoredRecord | None, after: StoredRecord, now: float) -> Change:
+        """Return what changes from one record to another."""
+        change, values = Change(), _values(after)
+        # another object may have the same value, which is written once more then
+        differs = map(is_not, values, _NONE if before is None else _values(before))
+        for name, value in compress(zip(_ATTRIBUTES, values, strict=True), differs):
+            if name in _OPTIONAL and value == _OPTIONAL[name][0]:
+                change.gone += _OPTIONAL[name][1]
+            elif name in _WRITERS:
+                _WRITERS[name](change, name, value, now)
+            else:
+                change.put += (name, str(value))
+        return change
 
 
 def _recorded(key: str, found: dict[str, str] | Exception, now: float) -> Record:
     try:
         if isinstance(found, Exception):
             raise found
-        return _read(key, found, now)
+        return _stored(key, found).as_record(now)
     except (*ERRORS, ValueError, OverflowError) as error:
         message = f"the value stored under key {key} is not an idempotency record: {error}"
         raise RecordUnreadable(message, hint="Another program writes under WORKER_LEASE_PREFIX.") from error
 
 
-def _read(key: str, found: dict[str, str], now: float) -> Record:
-    state = State(found.get("state", RunOutcome.UNKNOWN))
-    remaining_s = max(_seconds(found.get("expires_at")) - now, 0) if state in (State.RUNNING, State.RELEASED) else 0
-    if state is State.RUNNING and not remaining_s:
-        state = State.UNKNOWN
-    return Record(
+def _stored(key: str, found: Mapping[str, str]) -> StoredRecord:
+    return StoredRecord(
         key=key,
-        state=state,
+        state=State(found.get("state", State.UNKNOWN)),
         owner=found.get("owner", ""),
-        fencing_token=int(found.get("fencing_token") or 0),
+        payload=found.get("payload", ""),
         task=found.get("task", ""),
         task_id=found.get("task_id", ""),
         worker=found.get("worker", ""),
+        fencing_token=int(found.get("fencing_token") or 0),
         runs=int(found.get("runs") or 0),
         unknown_outcomes=int(found.get("unknown_outcomes") or 0),
         replay=int(found.get("replay") or 0),
         started_at=_seconds(found.get("started_at")),
+        expires_at=_seconds(found.get("expires_at")),
+        # Redis deletes it then, and is not asked when that is
+        deleted_at=None if "parked_at" in found else inf,
         ended_at=_seconds(found["ended_at"]) if "ended_at" in found else None,
-        remaining_s=remaining_s,
         parked="parked_at" in found,
-        has_result=found.get("has_result") == "1",
+        result=found.get("result") if found.get("has_result") == "1" else None,
         error=found.get("error", ""),
+        held_for=found.get("held_for", ""),
     )

@@ -9,14 +9,14 @@ with guarded_by(app, store):
 from __future__ import annotations
 
 from contextlib import contextmanager
-from threading import Lock
 from typing import TYPE_CHECKING
 
 from repot.config import ExplicitSettings
 from repot.errors import ConfigInvalid
-from repot.idempotency import transitions
 from repot.idempotency.guard import Guard
 from repot.idempotency.records import FinishMode
+from repot.idempotency.transitions import StoredRecord, acquiring, finishing, renewing
+from repot.store.memory import MemoryRecords
 from repot.upstream.app_state import state_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from repot.idempotency.fingerprint import Fingerprint
     from repot.idempotency.records import Answer, Ending, FinishResult, LeaseRequest, Record
-    from repot.idempotency.transitions import StoredRecord
 
 
 class MemoryLeaseStore:
@@ -34,39 +33,27 @@ class MemoryLeaseStore:
 
     def __init__(self) -> None:
         """Start empty, at time 1000."""
-        self._records: dict[str, StoredRecord] = {}
-        self._now = 1000.0
-        self._lock = Lock()
+        self._records = MemoryRecords(StoredRecord.is_kept)
 
     def advance(self, seconds: float) -> None:
         """Move the clock forward."""
-        self._now += seconds
+        self._records.advance(seconds)
 
     def keys(self) -> list[str]:
         """Return the keys of all records whose retention is not over."""
-        with self._lock:
-            return [key for key in self._records if self._found(key)]
+        return self._records.keys()
 
     def acquire(self, fingerprint: Fingerprint, request: LeaseRequest) -> Answer:
         """Acquire the lease of a key for one run."""
-        with self._lock:
-            changed, answer = transitions.acquire(self._found(fingerprint.key), fingerprint, request, self._now)
-            self._store(changed)
-            return answer
+        return self._records.apply(fingerprint.key, acquiring(fingerprint, request))
 
     def renew(self, key: str, request: LeaseRequest) -> bool:
         """Extend the lease."""
-        with self._lock:
-            changed = transitions.renew(self._found(key), request, self._now)
-            self._store(changed)
-            return changed is not None
+        return self._records.apply(key, renewing(request))
 
     def finish(self, key: str, owner: str, ending: Ending, mode: FinishMode = FinishMode.IN_LEASE) -> FinishResult:
         """End a lease, and record how the run ended."""
-        with self._lock:
-            changed, answer = transitions.finish(self._found(key), owner, ending, mode, self._now)
-            self._store(changed)
-            return answer
+        return self._records.apply(key, finishing(owner, ending, mode))
 
     def finish_on(self, _connection: object, key: str, owner: str, ending: Ending) -> FinishResult:
         """End a lease beside a transaction of the test's; a rollback does not undo that."""
@@ -87,17 +74,8 @@ class MemoryLeaseStore:
 
     def inspect(self, key: str) -> Record | None:
         """Return the record of a key; None if there is no such record."""
-        with self._lock:
-            found = self._found(key)
-            return found.as_record(self._now) if found else None
-
-    def _found(self, key: str) -> StoredRecord | None:
-        found = self._records.get(key)
-        return found if found and found.is_kept(self._now) else None
-
-    def _store(self, changed: StoredRecord | None) -> None:
-        if changed:
-            self._records[changed.key] = changed
+        found = self._records.find(key)
+        return found.as_record(self._records.now) if found else None
 
 
 @contextmanager

@@ -194,7 +194,9 @@ class Record:
 
 
 class LeaseStore(Protocol):
-    """Stores idempotency records. Each method is one round trip, and is safe to repeat after a lost answer.
+    """Stores idempotency records. Each method is safe to repeat after a lost answer.
+
+    On Redis it is one round trip, and another one where it changes a record that it did not expect.
 
     Raises:
         StoreUnreachable: the store did not answer; it may have acted or not.

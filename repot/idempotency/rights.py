@@ -34,7 +34,7 @@ class Rights:
 
 
 #: A worker of guarded tasks.
-GUARD = Rights(("idempotency",), ("time", "hmget", "hset", "hdel", "hsetnx", "hincrby", "persist", "pexpire"))
+GUARD = Rights(("idempotency",), ("time", "hmget", "hset", "hdel", "persist", "pexpire"))
 
 #: A worker that counts deliveries (WORKER_MAX_DELIVERIES).
 DELIVERIES = Rights(("deliveries",), ("incrby", "decrby", "expire"), by_script=False)

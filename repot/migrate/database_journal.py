@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from repot.brokers.journal import JournalStep
-from repot.brokers.journal_hashes import AUDIT_LINES, REQUESTS, JournalHashes, identities_in
+from repot.brokers.journal_hashes import AUDIT_LINES, LEASE, REQUESTS, JournalHashes, identities_in
 from repot.database.connection import Database
 from repot.errors import AccessRefused, AlreadyMoving, BrokerUnreachable, LeaseLost, StoreRefused, StoreUnreachable
 from repot.routing.database_rows import read, write
+from repot.store.lease import acquiring, renewing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -58,26 +59,15 @@ class DatabaseJournal:
 
     def acquire(self, owner: str, lease_s: float, replaced: str = "") -> str:
         """Acquire the lease."""
-
-        def act(rows: Rows) -> str:
-            found, now_ms = self._locked(rows), rows.now() * 1000
-            other, left_ms = found.get("owner", ""), float(found.get("lease_until") or 0) - now_ms
-            if left_ms > 0 and other not in (owner, replaced):
-                raise AlreadyMoving.by(other, left_ms / 1000)
-            token = str(int(found.get("token") or 0) + 1)
-            rows.put(self.key, {"owner": owner, "token": token, "lease_until": f"{now_ms + lease_s * 1000:.0f}"})
-            return token
-
-        return self._write(act)
+        rule = acquiring(owner, lease_s, replaced, keeps_token=False)
+        held = self._write(lambda rows: rows.apply(self.key, LEASE, rule))
+        if held.token is None:
+            raise AlreadyMoving.by(held.owner, held.remaining_s)
+        return str(held.token)
 
     def release(self, token: str) -> None:
         """End the lease if this token is the last one."""
-
-        def act(rows: Rows) -> None:
-            if self._locked(rows).get("token") == token:
-                rows.put(self.key, {"lease_until": "0"})
-
-        self._write(act)
+        self._write(lambda rows: rows.apply(self.key, LEASE, renewing(int(token), 0)))
 
     def step(self, token: str, lines: Lines) -> JournalStep:
         """Return the commands of a change; the first one is its queue and its id."""
@@ -89,12 +79,13 @@ class DatabaseJournal:
         last = f"{_LAST_STEP}{queue}"
 
         def act(rows: Rows) -> dict[str, str]:
-            found = self._locked(rows)
-            if found.get("token") != step.token:
+            found, now = self._locked(rows), rows.now()
+            lease, _ = renewing(int(step.token), lease_s)(LEASE.read(found), now)
+            if lease is None:
                 raise LeaseLost.of_move(self.key)
             # a transaction whose answer was lost runs again, and adds nothing then
             if found.get(last) != id_:
-                new = {last: id_, "lease_until": f"{(rows.now() + lease_s) * 1000:.0f}"}
+                new = {last: id_, **LEASE.change(None, lease, now).at(now)}
                 for command in commands:
                     self._run(rows, found, new, *command)
                 rows.put(self.key, new)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from repot.brokers.moving import KeepsJournals
 from repot.config import BrokerUrl
 from repot.errors import BrokerUnreachable, ConfigInvalid
-from repot.idempotency.stores import need_sqlalchemy
 from repot.migrate.addresses import Address
+from repot.store.choice import chosen
 
 if TYPE_CHECKING:
     from repot.brokers.journal import Direction, Journal
@@ -28,8 +28,14 @@ def journal_in_store(settings: WorkerSettings, name: str, direction: Direction) 
         StoreMisconfigured: its tables are missing.
         BrokerUnreachable: it does not answer.
     """
+
+    def in_database(settings: WorkerSettings) -> Journal:
+        from repot.migrate.database_journal import DatabaseJournal
+
+        return DatabaseJournal(settings, name, direction)
+
     try:
-        journal = _open(settings, name, direction)
+        journal = chosen(settings, lambda one: _on_redis(one, name, direction), in_database)
         # finds missing tables as well
         journal.read()
     except BrokerUnreachable as error:
@@ -38,11 +44,7 @@ def journal_in_store(settings: WorkerSettings, name: str, direction: Direction) 
     return journal
 
 
-def _open(settings: WorkerSettings, name: str, direction: Direction) -> Journal:
-    if settings.database_url is not None:
-        with need_sqlalchemy(settings):
-            from repot.migrate.database_journal import DatabaseJournal
-        return DatabaseJournal(settings, name, direction)
+def _on_redis(settings: WorkerSettings, name: str, direction: Direction) -> Journal:
     url = settings.redis_store_url
     if url is None or url.scheme.endswith("+cluster"):
         message = f"{_NEEDS}, which is neither a database nor a single Redis"

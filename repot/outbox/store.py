@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, bindparam, case, delete, exists, func, insert, literal, or_, select, update
+from sqlalchemy import and_, bindparam, case, delete, exists, func, literal, or_, select, update
 
 from repot.brokers.moving import WINDOW_BYTES
 from repot.database.connection import Database
@@ -17,6 +17,8 @@ from repot.database.outbox_tables import outbox as table
 from repot.database.outbox_tables import relay
 from repot.database.schema import now
 from repot.errors import LeaseLost
+from repot.store.lease import Lease, acquiring, releasing, renewing
+from repot.store.rows import RowRecords
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Delete, Select, Update
 
     from repot.config import WorkerSettings
+    from repot.store.lease import Held
+    from repot.store.rules import Rule, T
 
 #: Messages that are published together at most: what a relay's death may send twice.
 WINDOW = 500
@@ -109,15 +113,17 @@ class Backlog:
     oldest_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The relay's lease: its fencing token, or else the owner that has it."""
-
-    token: int | None
-    owner: str
-
-
 _COLUMNS = [table.c[one.name] for one in fields(Row)]
+
+
+def _lease_values(lease: Lease) -> dict[str, Any]:
+    return {"owner": lease.owner, "fencing_token": lease.token, "expires_at": lease.ends_at}
+
+
+#: The lease of the one relay of each prefix.
+_LEASES = RowRecords(
+    relay, [relay.c.owner, relay.c.fencing_token, relay.c.expires_at], lambda row: Lease(*row), _lease_values
+)
 
 
 class OutboxStore:
@@ -138,30 +144,15 @@ class OutboxStore:
 
     def hold(self, owner: str, ended: str = "") -> Held:
         """Acquire or renew the relay's lease, also from an owner that is known to have `ended`."""
-
-        def act(connection: Connection) -> Held:
-            found = connection.execute(select(relay).where(relay.c.prefix == self._prefix).with_for_update()).first()
-            at = float(connection.execute(select(now())).scalar_one())
-            if found and found.owner not in (owner, ended, "") and found.expires_at > at:
-                return Held(None, found.owner)
-            token = found.fencing_token if found and found.owner == owner else (found.fencing_token if found else 0) + 1
-            values = {"owner": owner, "fencing_token": token, "expires_at": at + self._lease_s}
-            if found:
-                connection.execute(update(relay).where(relay.c.prefix == self._prefix).values(values))
-            else:
-                connection.execute(insert(relay).values(prefix=self._prefix, **values))
-            return Held(token, owner)
-
-        return self.database.transact(act)
+        return self._apply(acquiring(owner, self._lease_s, ended))
 
     def release(self, token: int) -> None:
         """End the lease, if its token is still this one."""
-        ended = update(relay).where(*self._of_token(token)).values(owner="", expires_at=0)
-        self.database.transact(lambda connection: connection.execute(ended))
+        self._apply(releasing(token))
 
     def renew(self, token: int) -> bool:
         """Extend the lease; return False if another relay has taken it."""
-        return self.database.transact(lambda connection: self._renewed(connection, token))
+        return self._apply(renewing(token, self._lease_s))
 
     def window(self) -> list[tuple[Row, str]]:
         """Return messages to publish now with their envelopes, in order; at most 600 of about 32 MiB."""
@@ -191,7 +182,7 @@ class OutboxStore:
         gone = list(published)
 
         def act(connection: Connection) -> None:
-            if not self._renewed(connection, token):
+            if not _LEASES.apply(connection, renewing(token, self._lease_s), prefix=self._prefix):
                 message = "another relay publishes the outbox now"
                 raise LeaseLost(message, hint="What this one published last may be published again, with the same ids.")
             if gone:
@@ -288,13 +279,8 @@ class OutboxStore:
             .order_by(table.c.next_at, table.c.id)
         )
 
-    def _of_token(self, token: int) -> tuple[ColumnElement[bool], ...]:
-        return relay.c.prefix == self._prefix, relay.c.fencing_token == token
-
-    def _renewed(self, connection: Connection, token: int) -> bool:
-        # a lease that has expired and that no other relay wanted is this one's still
-        step = update(relay).where(*self._of_token(token), relay.c.owner != "").values(expires_at=now() + self._lease_s)
-        return connection.execute(step).rowcount == 1
+    def _apply(self, rule: Rule[Lease, T]) -> T:
+        return self.database.transact(lambda connection: _LEASES.apply(connection, rule, prefix=self._prefix))
 
 
 def _row(found: Any) -> Row:  # noqa: ANN401 - SQLAlchemy's

@@ -9,13 +9,15 @@ from repot.errors import AlreadyControlled, RecordUnreadable, RolloutNotFound
 from repot.rollout.phases import Plan
 from repot.routing.beat_lease import live_owner
 from repot.routing.choice import Side
-from repot.routing.store import key_of
+from repot.routing.store import LEASE, key_of
+from repot.store.lease import acquiring, releasing
 from repot.worker.holder import described, has_ended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from repot.routing.store import RolloutStore
+    from repot.store.lease import Held
 
 
 class ControllerStore:
@@ -105,16 +107,14 @@ class ControllerStore:
             AlreadyControlled: another controller is at work.
             StoreUnreachable: the store is unavailable.
         """
-        answer = self._lease(owner, lease_s, "")
-        if len(answer) > 1 and has_ended(answer[0]):
-            answer = self._lease(owner, lease_s, answer[0])
-        if len(answer) > 1:
-            message = f"another controller is at work: {described(answer[0])}"
-            hint = (
-                f"Its lease ends in {int(answer[1]) / 1000:.0f} s unless it renews it; promote, pause and abort work."
-            )
+        held = self._acquired(owner, lease_s)
+        if held.token is None and has_ended(held.owner):
+            held = self._acquired(owner, lease_s, held.owner)
+        if held.token is None:
+            message = f"another controller is at work: {described(held.owner)}"
+            hint = f"Its lease ends in {held.remaining_s:.0f} s unless it renews it; promote, pause and abort work."
             raise AlreadyControlled(message, hint=hint)
-        return int(answer[0])
+        return held.token
 
     def holder(self) -> str | None:
         """Return the owner of a lease that has not ended; None without one.
@@ -131,9 +131,7 @@ class ControllerStore:
         Raises:
             StoreUnreachable: the store is unavailable.
         """
-        self._lease(owner, 0, "")
+        self._store.apply(f"{self._base}:controller", LEASE, releasing(owner))
 
-    def _lease(self, owner: str, lease_s: float, ended: str) -> list[str]:
-        arguments: list[str | float] = [owner, round(lease_s * 1000), ended]
-        found: list[str] = self._store.step("lease", [f"{self._base}:controller"], arguments)
-        return found
+    def _acquired(self, owner: str, lease_s: float, ended: str = "") -> Held:
+        return self._store.apply(f"{self._base}:controller", LEASE, acquiring(owner, lease_s, ended))

@@ -13,12 +13,14 @@ from uuid import NAMESPACE_OID, uuid5
 
 from repot.errors import RepotError
 from repot.logs import get_logger
-from repot.routing.store import key_of
+from repot.routing.store import LEASE, key_of
+from repot.store.lease import acquiring, releasing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from repot.routing.store import RolloutStore
+    from repot.store.lease import Held
 
 log = get_logger(__name__)
 
@@ -70,7 +72,7 @@ class BeatLease:
             StoreUnreachable: the store is unavailable.
         """
         self._valid_until = float("-inf")
-        self._run(0, "")
+        self._store.apply(self._key, LEASE, releasing(self._owner))
 
     def runs(self) -> dict[str, float]:
         """Return when each entry ran last, in seconds since 1970.
@@ -103,14 +105,14 @@ class BeatLease:
                 self.other = owner
                 return
         now = boot_time()
-        answer = self._run(self._lease_s, "")
-        if len(answer) > 1 and self._has_ended(answer[0]):
-            answer = self._run(self._lease_s, answer[0])
-        if len(answer) > 1:
-            self._valid_until, self.other = float("-inf"), answer[0]
+        held = self._acquired()
+        if held.token is None and self._has_ended(held.owner):
+            held = self._acquired(held.owner)
+        if held.token is None:
+            self._valid_until, self.other = float("-inf"), held.owner
         else:
             # from before the question: the server may have answered at once
-            self._valid_until, self.other, self.token = now + self._lease_s, "", int(answer[0])
+            self._valid_until, self.other, self.token = now + self._lease_s, "", held.token
 
     @property
     def _had_it(self) -> bool:
@@ -130,9 +132,8 @@ class BeatLease:
             self._ask_at, self.is_answered = boot_time() + self._lease_s / _RETRY_PART, False
             log.warning("the lease of beat is not renewed: %s", error.message, extra={"action": "beat_unrenewed"})
 
-    def _run(self, lease_s: float, ended: str) -> list[str]:
-        found: list[str] = self._store.step("lease", [self._key], [self._owner, round(lease_s * 1000), ended])
-        return found
+    def _acquired(self, ended: str = "") -> Held:
+        return self._store.apply(self._key, LEASE, acquiring(self._owner, self._lease_s, ended))
 
 
 def beat_holder(store: RolloutStore, prefix: str, name: str) -> str | None:
@@ -150,9 +151,8 @@ def live_owner(store: RolloutStore, key: str) -> str | None:
     Raises:
         StoreUnreachable: the store is unavailable.
     """
-    found = store.fields(key)
-    owner, until = found.get("owner"), float(found.get("until") or 0)
-    return owner if owner and until > store.now() * 1000 else None
+    found = LEASE.read(store.fields(key))
+    return found.owner if found.owner and found.ends_at > store.now() else None
 
 
 def task_id_of(rollout: str, entry: str, after: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, case, delete, func, insert, null, or_, select, text, true
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -10,6 +10,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from repot.database import rollout_tables as tables
 from repot.database.schema import now
 from repot.database.text import shortened, storable
+from repot.store.shapes import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Select, Table
 
     from repot.database.connection import Database
-
-T = TypeVar("T")
+    from repot.store.rules import R, Rule, T
+    from repot.store.shapes import Shape
 
 #: Rows that one transaction deletes, because their time is over or there are too many of them.
 _PAGE = 500
@@ -81,6 +82,19 @@ class Rows:
             # another transaction that does the same is in the way until it ends, and then this one is repeated
             self._connection.execute(insert(table).values(key=_key(key), field="", value=""))
         return found or ""
+
+    def apply(self, key: str, shape: Shape[R], rule: Rule[R, T], history: str = "") -> T:
+        """Apply a rule to the record that named values of a key are; `history` is the key of its lines."""
+        self.lock(key)
+        found, at = self.fields(key), self.now()
+        before = record_of(shape, {name: found[name] for name in shape.names if name in found})
+        changed, answer = rule(before, at)
+        if changed is not None:
+            change = shape.change(before, changed, at)
+            self.put(key, change.at(at))
+            if change.line:
+                self.append(history, change.line, change.most)
+        return answer
 
     def now(self) -> float:
         """Return the database's time, in seconds since 1970."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from repot.database.connection import Database
 from repot.routing.database_rows import read, write
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from repot.config import WorkerSettings
     from repot.routing.database_rows import Rows
-
-T = TypeVar("T")
+    from repot.store.rules import R, Rule, T
+    from repot.store.shapes import Shape
 
 #: Seconds between two deletions by one process.
 _CLEAN_EVERY_S = 60.0
@@ -94,6 +94,10 @@ class DatabaseRolloutStore:
     def now(self) -> float:
         """Return the database's time."""
         return self._read(lambda rows: rows.now())
+
+    def apply(self, key: str, shape: Shape[R], rule: Rule[R, T], history: str = "") -> T:
+        """Apply a rule to the record that named values of a key are."""
+        return self._write(lambda rows: rows.apply(key, shape, rule, history))
 
     def step(self, name: str, keys: Sequence[str], arguments: Sequence[str | float]) -> Any:  # noqa: ANN401 - of a step
         """Run the function of `repot.routing.steps` that does what the script of this name does."""

@@ -9,17 +9,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from repot.errors import RecordUnreadable, RolloutConflict, RolloutNotFound
 from repot.routing.choice import Weights
 from repot.routing.store import key_of
+from repot.store.shapes import Change as StoredChange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from repot.routing.store import RolloutStore
+    from repot.store.rules import Rule
 
 #: States that the history keeps, the latest.
 MAX_HISTORY = 1000
@@ -97,8 +100,9 @@ class Change:
 class RolloutRecords:
     """The records of rollouts in one lease store.
 
-    Every method is one round trip, is safe to repeat, and raises StoreUnreachable, StoreMisconfigured or StoreRefused
-    as every request to the store, and RecordUnreadable where the value is not a record.
+    Every method is one round trip; on Redis a change is two. It is safe to repeat, and raises StoreUnreachable,
+    StoreMisconfigured or StoreRefused as every request to the store, and RecordUnreadable where the value is of another
+    program.
     """
 
     def __init__(self, store: RolloutStore, prefix: str) -> None:
@@ -142,22 +146,82 @@ class RolloutRecords:
 
     def _change(self, name: str, expected: int, fields: Mapping[str, str], token: int | None) -> RolloutRecord:
         key = self.key(name)
-        flat = [word for pair in fields.items() for word in pair]
         # a repeated request has the same id
-        arguments = [expected, uuid4().hex, "" if token is None else token, MAX_HISTORY, *flat]
-        answer, values = self._store.step("change", [key, f"{key}:history"], arguments)
-        if answer != "changed" and not values:
+        rule = changing(expected, uuid4().hex, token or 0, fields)
+        answer, values = self._store.apply(key, _Fields(), rule, f"{key}:history")
+        if answer is not Answer.CHANGED and not values:
             message = f"there is no record of the rollout {name}"
             raise RolloutNotFound(message, hint="It was deleted, or the lease store lost it; begin the rollout again.")
-        found = _read(name, _paired(values))
-        if answer == "changed":
+        found = _read(name, values)
+        if answer is Answer.CHANGED:
             return found
-        if answer == "fenced":
+        if answer is Answer.FENCED:
             message = f"the rollout {name} was changed with the fencing token {found.token}, later than {token}"
             raise RolloutConflict(message, hint="Another controller has taken over; this one must stop.")
         message = f"the rollout {name} is at generation {found.generation}, not {expected}: {found.who}, {found.why!r}"
         hint = "Read it again, and decide again." if expected else "Choose another name, or go on with that rollout."
         raise RolloutConflict(message, hint=hint)
+
+
+class Answer(Enum):
+    """What becomes of a request to change a record."""
+
+    CHANGED = auto()
+    #: It has another generation.
+    CONFLICT = auto()
+    #: The holder of a later token has changed it.
+    FENCED = auto()
+
+
+def changing(
+    expected: int, request: str, token: int, fields: Mapping[str, str]
+) -> Rule[Mapping[str, str], tuple[Answer, Mapping[str, str]]]:
+    """Return the rule that puts fields of a record with the generation `expected`, 0 for none.
+
+    `request` tells one change from others; `token` is the fencing token that it is bound to, 0 for none. The answer has
+    the record as it is then.
+    """
+
+    def rule(
+        found: Mapping[str, str] | None, now: float
+    ) -> tuple[Mapping[str, str] | None, tuple[Answer, Mapping[str, str]]]:
+        before = found or {}
+        if before.get("request") == request:
+            # the answer to the first attempt was lost
+            return None, (Answer.CHANGED, before)
+        if _number(before.get("generation")) != expected:
+            return None, (Answer.CONFLICT, before)
+        if token and token < _number(before.get("token")):
+            return None, (Answer.FENCED, before)
+        its = {"generation": str(expected + 1), "updated_at": str(round(now * 1000)), "request": request}
+        after = {**before, **fields, **its, **({"token": str(token)} if token else {})}
+        return after, (Answer.CHANGED, after)
+
+    return rule
+
+
+class _Fields:
+    """A record as named values; its history has the whole record at each change."""
+
+    names: Sequence[str] = (
+        *("generation", "request", "updated_at", "token", "source", "target", "phase", "gather", "who", "why"),
+        *("weight", "queue_weights", "task_weights"),
+    )
+
+    def read(self, found: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the values."""
+        return found
+
+    def change(self, before: Mapping[str, str] | None, after: Mapping[str, str], now: float) -> StoredChange:
+        """Return all values, and the line of the history."""
+        del before, now
+        flat = [word for pair in after.items() for word in pair]
+        return StoredChange(put=flat, line=json.dumps(flat), most=MAX_HISTORY)
+
+
+def _number(text: str | None) -> int:
+    """Return a stored number; 0 for none, and for what another program wrote: the reader says so."""
+    return int(text) if text and text.isdecimal() else 0
 
 
 def _paired(flat: Sequence[str]) -> dict[str, str]:

@@ -5,60 +5,17 @@ A step runs in one transaction, under the lock of a key where it decides by what
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from repot.routing.database_rows import Rows
 
 #: Processes add to counts in so many parts, and seldom wait for each other.
 _PARTS = 8
-
-
-def change(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> list[Any]:
-    """Change the record of a rollout, and add it to the history."""
-    record, history = keys
-    expected, request, token, most, *flat = arguments
-    rows.lock(record)
-    found = rows.fields(record)
-    if found.get("request") == request:
-        # the answer to the first attempt was lost
-        return ["changed", _flat(found)]
-    generation = _number(found.get("generation"))
-    if generation != int(expected):
-        return ["conflict", _flat(found)]
-    if token and int(token) < _number(found.get("token")):
-        return ["fenced", _flat(found)]
-    new = {"generation": str(generation + 1), "updated_at": str(round(rows.now() * 1000)), "request": request}
-    if token:
-        new["token"] = str(token)
-    new |= zip(flat[::2], flat[1::2], strict=True)
-    rows.put(record, new)
-    changed = _flat(found | new)
-    rows.append(history, json.dumps(changed), int(most))
-    return ["changed", changed]
-
-
-def lease(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> list[str]:
-    """Acquire, renew or release the lease of one process of a rollout."""
-    (key,), (owner, milliseconds, ended) = keys, arguments
-    rows.lock(key)
-    found, now = rows.fields(key), round(rows.now() * 1000)
-    other, until, token = found.get("owner", ""), _number(found.get("until")), _number(found.get("token"))
-    if other not in (owner, ended) and until > now:
-        return [other, str(until - now)]
-    if not int(milliseconds):
-        if other == owner:
-            rows.put(key, {"until": "0", "owner": ""})
-        return [str(token)]
-    if other != owner:
-        token += 1
-    rows.put(key, {"owner": owner, "until": str(now + int(milliseconds)), "token": str(token)})
-    return [str(token)]
 
 
 def report(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> int:
@@ -123,7 +80,7 @@ def append(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> int:
 
 #: By the names of the scripts.
 STEPS: dict[str, Callable[[Rows, Sequence[str], Sequence[Any]], Any]] = {
-    one.__name__: one for one in (append, begin, change, close, effect, lease, report, revoke)
+    one.__name__: one for one in (append, begin, close, effect, report, revoke)
 }
 
 
@@ -153,7 +110,3 @@ def _named(words: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
 def _number(text: str | None) -> int:
     """Return a stored number; 0 for none, and for what another program wrote: the reader says so."""
     return int(text) if text and text.isdecimal() else 0
-
-
-def _flat(fields: Mapping[str, str]) -> list[str]:
-    return [word for pair in fields.items() for word in pair]

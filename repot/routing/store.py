@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from repot.store.lease import LeaseFields
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from repot.store.rules import R, Rule, T
+    from repot.store.shapes import Shape
+
+#: The lease of one process of a rollout: its controller, the beat that sends.
+LEASE = LeaseFields("until")
 
 
 def key_of(prefix: str, name: str) -> str:
@@ -62,6 +70,9 @@ class RolloutStore(Protocol):
 
     def now(self) -> float:
         """Return the store's time, in seconds since 1970."""
+
+    def apply(self, key: str, shape: Shape[R], rule: Rule[R, T], history: str = "") -> T:
+        """Apply a rule to the record that named values of a key are; `history` is the key of its lines."""
 
     def step(self, name: str, keys: Sequence[str], arguments: Sequence[str | float]) -> Any:  # noqa: ANN401 - see the scripts
         """Run one of the scripts of this package, each of which says what it takes and returns, as one step."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from repot.idempotency.guard import guard_of
-from repot.idempotency.stores import need_sqlalchemy
+from repot.store.choice import chosen
 from repot.submission.redis_job_store import RedisJobStore
 from repot.upstream.app_state import state_of
 
@@ -22,11 +22,7 @@ def open_job_store(settings: WorkerSettings) -> JobStore:
     Raises:
         ConfigInvalid: it is a database, and `repot[database]` is not installed.
     """
-    if settings.database_url is None:
-        return RedisJobStore(settings)
-    with need_sqlalchemy(settings):
-        from repot.submission.database_job_store import DatabaseJobStore
-    return DatabaseJobStore(settings)
+    return chosen(settings, RedisJobStore, _in_database)
 
 
 def store_of(app: Celery) -> JobStore:
@@ -40,3 +36,9 @@ def store_of(app: Celery) -> JobStore:
         found = open_job_store(guard_of(app).settings)
         state_of(app).jobs = found
     return found
+
+
+def _in_database(settings: WorkerSettings) -> JobStore:
+    from repot.submission.database_job_store import DatabaseJobStore
+
+    return DatabaseJobStore(settings)

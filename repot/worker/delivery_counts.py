@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from repot.brokers.redis.error_replies import ERRORS
 from repot.idempotency.connection import failure, open_client
-from repot.idempotency.stores import need_sqlalchemy
+from repot.store.choice import chosen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,11 +38,13 @@ def open_counts(settings: WorkerSettings, retention_s: int) -> DeliveryCounts:
     Raises:
         ConfigInvalid: it is a database, and `repot[database]` is not installed.
     """
-    if settings.database_url is None:
-        return RedisDeliveryCounts(settings, retention_s)
-    with need_sqlalchemy(settings):
+
+    def in_database(settings: WorkerSettings) -> DeliveryCounts:
         from repot.worker.database_delivery_counts import DatabaseDeliveryCounts
-    return DatabaseDeliveryCounts(settings, retention_s)
+
+        return DatabaseDeliveryCounts(settings, retention_s)
+
+    return chosen(settings, lambda settings: RedisDeliveryCounts(settings, retention_s), in_database)
 
 
 class RedisDeliveryCounts:

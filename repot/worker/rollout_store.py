@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from repot.idempotency.connection import StoreConnection
-from repot.idempotency.stores import need_sqlalchemy
 from repot.routing.record import RolloutRecords
+from repot.store.choice import chosen
+from repot.store.hashes import HashRecords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from repot.config import WorkerSettings
     from repot.routing.store import RolloutStore
+    from repot.store.rules import R, Rule, T
+    from repot.store.shapes import Shape
 
 #: The thread that follows the record, and beat, wait for the store at most so long: a later answer would be too late.
 _STORE_TIMEOUT_S = 1.0
@@ -24,10 +27,12 @@ def open_rollout_store(settings: WorkerSettings) -> RolloutStore:
     Raises:
         ConfigInvalid: it is a database, and `repot[database]` is not installed. By a method: no setting names a store.
     """
-    if settings.database_url is None:
-        return RedisRolloutStore(settings)
-    with need_sqlalchemy(settings):
-        from repot.routing.database_store import DatabaseRolloutStore
+    return chosen(settings, RedisRolloutStore, _in_database)
+
+
+def _in_database(settings: WorkerSettings) -> RolloutStore:
+    from repot.routing.database_store import DatabaseRolloutStore
+
     return DatabaseRolloutStore(settings)
 
 
@@ -117,6 +122,10 @@ class RedisRolloutStore(StoreConnection):
         """Return the server's time."""
         seconds, microseconds = map(int, self._any(self.client.time))
         return seconds + microseconds / 1e6
+
+    def apply(self, key: str, shape: Shape[R], rule: Rule[R, T], history: str = "") -> T:
+        """Apply a rule to the record that fields of a hash are; `history` is the key of a list."""
+        return HashRecords(self.run, shape).apply(key, rule, history=history)[0]
 
     def step(self, name: str, keys: Sequence[str], arguments: Sequence[str | float]) -> Any:  # noqa: ANN401 - what the script returns
         """Run the script of this name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -296,6 +297,32 @@ def test_what_is_done_is_forgotten_in_time(timed: Timed) -> None:
     timed.store.finish(KEY.key, who.owner, DONE)
     timed.advance(2 * 86400)
     assert timed.store.inspect(KEY.key) is None
+
+
+def test_one_of_many_runs_at_once_gets_the_key(timed: Timed) -> None:
+    """Each that comes after it in the same moment is shown its lease, also where it expects a key that is free."""
+    for before in (None, RELEASED):
+        if before:
+            who = lease_request()
+            timed.store.acquire(KEY, who)
+            timed.store.finish(KEY.key, who.owner, before, FinishMode.FORCE)
+        requests = [lease_request(str(number)) for number in range(8)]
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda one: timed.store.acquire(KEY, one), requests))
+        (got,) = [number for number, one in enumerate(answers) if isinstance(one, Acquired)]
+        assert {str(got)} == {one.task_id for one in answers if isinstance(one, Running)}
+        assert len([one for one in answers if isinstance(one, Running)]) == 7
+        assert FinishResult.OK is timed.store.finish(KEY.key, requests[got].owner, RELEASED)
+
+
+@pytest.mark.parametrize("lease_s", [0.5, 1.0, 2.0, 7200.0])
+def test_a_lease_is_renewed_for_as_long_as_its_owner_asks(timed: Timed, lease_s: float) -> None:
+    who = lease_request()
+    timed.store.acquire(KEY, who)
+    assert timed.store.renew(KEY.key, replace(who, lease_s=lease_s))
+    record = timed.store.inspect(KEY.key)
+    assert record is not None
+    assert lease_s - 100 < record.remaining_s <= lease_s
 
 
 @pytest.mark.parametrize("name", TIMED)

@@ -30,7 +30,7 @@ from repot.healthcheck.ping import PingClient, PingOutcome
 from repot.idempotency import IdempotentTask, administration
 from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.lease_store import RedisLeaseStore
-from repot.idempotency.records import Acquired, Ending, Running, RunOutcome
+from repot.idempotency.records import Acquired, Ending, Parked, Running, RunOutcome
 from repot.idempotency.rights import BEAT, DELIVERIES, GUARD, JOBS, LEASES, ROLLOUT, ROLLOUTS, Rights, missing_rights
 from repot.rollout.phases import Plan
 from repot.rollout.store import ControllerStore
@@ -158,8 +158,12 @@ def submitted(desk: Desk) -> None:
 def looked_after(desk: Desk) -> None:
     """Everything that `repot leases` does."""
     with lease_store(desk.all_rights) as store:
-        who = lease_request("t", lease_s=0.001)
-        store.acquire(Fingerprint("f" * 64), who)
+        store.acquire(Fingerprint("f" * 64), lease_request("t", lease_s=0.001))
+        wait_until(
+            lambda: isinstance(store.acquire(Fingerprint("f" * 64), lease_request(parks=True)), Parked),
+            within_s=20,
+            what="it waits for an operator",
+        )
         store.acquire(Fingerprint("e" * 64), lease_request(lease_s=0.001))
     with jobs(desk.all_rights) as store:
         store.submit(submission(lease_s=0.001))
@@ -314,8 +318,8 @@ def test_the_doctor_names_a_right_that_the_store_does_not_give(desk: Desk, redis
     assert found()[:1] == ["missing: +incrby ~repot:deliveries:*"]
     desk.allow(f"{GUARD.acl()} {DELIVERIES.acl()}")
     assert found() == []
-    desk.allow(f"{GUARD.acl()} {DELIVERIES.acl()}", without="+hsetnx")
-    assert found() == ["missing: +hsetnx ~repot:idempotency:*"]
+    desk.allow(f"{GUARD.acl()} {DELIVERIES.acl()}", without="+persist")
+    assert found() == ["missing: +persist ~repot:idempotency:*"]
     desk.allow(GUARD.acl(), without="+evalsha")
     (refused,) = found()
     assert "evalsha" in refused

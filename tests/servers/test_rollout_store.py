@@ -24,8 +24,10 @@ from repot.routing.database_rows import Rows
 from repot.routing.database_store import DatabaseRolloutStore
 from repot.routing.record import Change, RolloutRecords
 from repot.routing.revoked import RevokedIds
+from repot.routing.store import LEASE
 from repot.routing.synthetic import SyntheticTask, SyntheticTasks
 from repot.routing.tally import Tally, WorkerState
+from repot.store.lease import acquiring
 from repot.testbed import LOOPBACK, free_port
 from repot.waiting import wait_until
 from repot.worker.rollout_store import open_rollout_store
@@ -192,14 +194,14 @@ def test_a_lease_ends_by_the_servers_clock(store: RolloutStore) -> None:
     assert (first.hold("ann", 60), first.hold("ann", 60)) == (1, 1)
     assert first.holder() == "ann"
     key = f"{first._base}:controller"
-    answer = store.step("lease", [key], ["bob", 60_000, ""])
-    assert answer[0] == "ann"
-    assert 0 < int(answer[1]) <= 60_000
+    answer = store.apply(key, LEASE, acquiring("bob", 60))
+    assert (answer.token, answer.owner) == (None, "ann")
+    assert 0 < answer.remaining_s <= 60
     first.hold("ann", 0.5)
     wait_until(lambda: second.holder() is None, within_s=30, what="the lease ends")
     assert second.hold("bob", 60) == 2
     # an owner that is known to have ended is passed over
-    assert store.step("lease", [key], ["eve", 60_000, "bob"]) == ["3"]
+    assert store.apply(key, LEASE, acquiring("eve", 60, "bob")).token == 3
     first.release("ann")
     assert first.holder() == "eve"
 
@@ -306,7 +308,7 @@ def test_a_process_that_stands_still_within_a_step_stops_no_other_one(database: 
         rows = Rows(stopped)
         rows.limit()
         rows.lock(key)
-        assert database.step("lease", [key], ["ann", 60_000, ""]) == ["1"]
+        assert database.apply(key, LEASE, acquiring("ann", 60)).token == 1
         with pytest.raises(RepotError), database.database.errors_named():
             rows.put(key, {"owner": "bob"})
         stopped.invalidate()
@@ -344,7 +346,7 @@ def test_without_tables_the_error_says_what_to_do(sqlite: Any) -> None:
         asked: list[Callable[[], Any]] = [
             lambda: store.fields("a"),
             lambda: store.put("a", {"b": "c"}),
-            lambda: store.step("lease", ["a"], ["ann", 1000, ""]),
+            lambda: store.apply("a", LEASE, acquiring("ann", 1)),
         ]
         for one in asked:
             with pytest.raises(StoreMisconfigured, match="tables are missing") as caught:

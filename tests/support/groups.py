@@ -24,6 +24,7 @@ UNIT_PATHS = (
     "tests/upstream",
     *(f"tests/servers/test_{name}.py" for name in ("database", "deliveries", "job_store", "lease_store")),
     *(f"tests/servers/test_{name}.py" for name in ("move_journal", "outbox", "rollout_record", "rollout_store")),
+    "tests/servers/test_store_rules.py",
     "tests/servers/test_transaction.py",
 )
 

@@ -19,8 +19,9 @@ _CHUNK = 65536
 class LosingLink:
     """Forwards connections from a free port of loopback to another one."""
 
-    def __init__(self, port: int) -> None:
-        self._target = port
+    def __init__(self, port: int, changes: tuple[bytes, ...] = CHANGES) -> None:
+        """Lose answers to requests that hold one of `changes`."""
+        self._target, self._changes = port, changes
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._listener.getsockname()[1]
         self._is_losing, self._is_cut, self._is_silent = Event(), Event(), Event()
@@ -83,7 +84,7 @@ class LosingLink:
     def _ask(self, client: socket.socket, server: socket.socket, is_doomed: Event) -> None:
         with suppress(OSError):
             while (asked := client.recv(_CHUNK)) and not self._is_cut.is_set():
-                if self._is_losing.is_set() and any(one in asked for one in CHANGES):
+                if self._is_losing.is_set() and any(one in asked for one in self._changes):
                     is_doomed.set()
                 server.sendall(asked)
         _end(client, server)

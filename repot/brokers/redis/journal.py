@@ -11,8 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from repot.brokers.journal import JournalStep
-from repot.brokers.journal_hashes import AUDIT_LINES, REQUESTS, identities_in
+from repot.brokers.journal_hashes import AUDIT_LINES, LEASE, REQUESTS, identities_in
 from repot.errors import AlreadyMoving, LeaseLost
+from repot.store.hashes import HashRecords
+from repot.store.lease import acquiring, renewing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,22 +47,6 @@ for index = 3, #ARGV do found[index - 2] = redis.call('HGET', KEYS[1], ARGV[inde
 return found
 """
 
-#: ARGV: owner, lease in ms, an owner that has ended. Returns the token; or the owner, and the rest of the lease in ms.
-_ACQUIRE = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + time[2] / 1000
-local owner = redis.call('HGET', KEYS[1], 'owner') or ''
-local live = tonumber(redis.call('HGET', KEYS[1], 'lease_until') or 0)
-if live > now and owner ~= ARGV[1] and owner ~= ARGV[3] then return {owner, string.format('%.0f', live - now)} end
-redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'lease_until', string.format('%.0f', now + tonumber(ARGV[2])))
-return {redis.call('HINCRBY', KEYS[1], 'token', 1)}
-"""
-
-#: ARGV: token.
-_RELEASE = """
-if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then redis.call('HSET', KEYS[1], 'lease_until', 0) end
-"""
-
 #: ARGV: field, value, ... Returns 0 if the journal exists.
 _CREATE = """
 if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
@@ -84,6 +70,10 @@ class RedisJournal:
         """Keep it under the keys of `hashes`."""
         self._client, self._hashes, self._ask = client, hashes, ask
         self.key, self.direction = hashes.key, hashes.direction
+        # a mover has no right to HMGET
+        self._lease = HashRecords(
+            lambda script, keys, text: self._run(script, text, key=keys[0]), LEASE, read_by="HGET"
+        )
 
     def read(self) -> dict[str, str]:
         """Return all fields."""
@@ -102,14 +92,14 @@ class RedisJournal:
 
     def acquire(self, owner: str, lease_s: float, replaced: str = "") -> str:
         """Acquire the lease."""
-        found = self._run(_ACQUIRE, owner, round(lease_s * 1000), replaced)
-        if len(found) > 1:
-            raise AlreadyMoving.by(found[0], int(found[1]) / 1000)
-        return str(found[0])
+        held, _ = self._lease.apply(self.key, acquiring(owner, lease_s, replaced, keeps_token=False))
+        if held.token is None:
+            raise AlreadyMoving.by(held.owner, held.remaining_s)
+        return str(held.token)
 
     def release(self, token: str) -> None:
         """End the lease if this token is the last one."""
-        self._run(_RELEASE, token)
+        self._lease.apply(self.key, renewing(int(token), 0))
 
     def step(self, token: str, lines: Lines) -> JournalStep:
         """Return the commands of a change."""
