@@ -134,7 +134,7 @@ class Renewer:
         with nullcontext() if native_threads.are_replaced() else no_fork():
             _each(self._renew, due)
             _each(partial(self._send, self._unsent), unsent)
-            _each(partial(self._send, self._optional), optional)
+            self._send_optional(optional)
         with self._changing:
             self._plan()
 
@@ -173,7 +173,21 @@ class Renewer:
             else:
                 self._due[id(lease)] = (due_at, lease)
 
-    def _send(self, kept: deque[Callable[[], object]], send: Callable[[], object]) -> None:
+    def _send_optional(self, sends: list[Callable[[], object]]) -> None:
+        """Send them until one fails: a thousand that wait for a store that is away would keep outcomes waiting."""
+        failed: list[bool] = []
+
+        def send(one: Callable[[], object]) -> None:
+            if failed:
+                with self._changing:
+                    self._optional.appendleft(one)
+            elif not self._send(self._optional, one):
+                failed.append(True)
+
+        _each(send, sends)
+
+    def _send(self, kept: deque[Callable[[], object]], send: Callable[[], object]) -> bool:
+        """Return whether it was sent; if not, it is kept."""
         try:
             send()
         except Exception as error:
@@ -184,9 +198,11 @@ class Renewer:
             with self._changing:
                 # where the number is limited, this takes the place of the newest
                 kept.appendleft(send)
+            return False
+        return True
 
 
-def _each(act: Callable[[T], None], items: list[T]) -> None:
+def _each(act: Callable[[T], object], items: list[T]) -> None:
     """Call `act` for each item, several at a time: a slow store must not cost the last item its lease."""
     left = deque(items)
 

@@ -66,7 +66,7 @@ class DatabaseLeaseStore:
     def renew(self, key: str, request: LeaseRequest) -> bool:
         """Extend the lease."""
         expires_at = now() + request.lease_s
-        held = (table.c.state == State.RUNNING, table.c.owner == request.owner, table.c.expires_at > now())
+        held = (table.c.state == State.RUNNING, table.c.owner == request.owner, table.c.deleted_at > now())
         step = (
             update(table)
             .where(*self._is(key), *held)

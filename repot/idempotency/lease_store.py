@@ -68,6 +68,7 @@ class RedisLeaseStore(StoreConnection):
             request.replay,
             "1" if request.parks else "",
             request.max_unknown_outcomes,
+            _ms(request.grace_s),
             *request.unanswered,
         )
         return _ANSWERS[answer](*more)

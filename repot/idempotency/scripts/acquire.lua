@@ -1,7 +1,7 @@
 -- Acquires the lease of a key for a run. Uses the server's clock; safe to repeat, because the owner is new for each run.
 -- KEYS[1] the idempotency record
 -- ARGV    owner, lease ms, retention ms, payload digest, task, task id, worker, replay, park ("1" or ""),
---         max unknown outcomes, then owners of earlier requests for this message that were not answered
+--         max unknown outcomes, grace ms, then owners of earlier requests for this message that were not answered
 -- Returns {answer, ...}: see the end of each branch.
 local owner, lease, retention = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local payload, task_id, replay = ARGV[4], ARGV[6], tonumber(ARGV[8])
@@ -25,7 +25,7 @@ if payload ~= '' and found.payload ~= '' and payload ~= found.payload then
   return {'mismatch', found.task_id}
 end
 if state == 'running' or state == 'unknown' then
-  for index = 11, #ARGV do
+  for index = 12, #ARGV do
     if ARGV[index] == found.owner then
       -- granted, but its owner got no answer: no run of it has begun, or ever will
       runs, unknown_outcomes = runs - 1, unknown_outcomes - (state == 'unknown' and 1 or 0)
@@ -47,6 +47,10 @@ if state == 'running' and expires_at > now then
 end
 if state == 'released' and expires_at > now and found.held_for ~= '' and found.held_for ~= task_id then
   return {'running', expires_at - now, found.task_id, found.worker}
+end
+if state == 'running' and tonumber(ARGV[11]) > 0 then
+  -- the lease expired, but its owner may live, and send its renewal or its outcome as soon as it can
+  return {'running', ARGV[11], found.task_id, found.worker}
 end
 if state == 'running' then
   -- the lease expired: the run may or may not have had its effect
