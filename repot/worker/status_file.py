@@ -125,7 +125,8 @@ class Link:
     host:port. `transport_options` holds those that are plain data and no secret:
     every client of the same Redis must use the same ones. `can_be_pinged` is false
     without remote control or JSON. `last_contact_at` is None where the system does
-    not tell. `refusal` is the broker's error if it refused the last login.
+    not tell. `refusal` is the broker's error if it refused the last login. `local_port`
+    is this side's port of the connection that consumes; 0 where several do.
     """
 
     url: str
@@ -139,6 +140,7 @@ class Link:
     last_contact_at: float | None = None
     reconnects: int = 0
     refusal: str = ""
+    local_port: int = 0
     #: Lost connections and failed attempts, by the name of the exception.
     connection_errors: dict[str, int] = field(default_factory=dict)
 

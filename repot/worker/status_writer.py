@@ -217,6 +217,7 @@ class StatusWriter:
         link = replace(
             self._fields["link"],
             server=self._server(connection),
+            local_port=tcp_info.local_port(connection.connection),
             reconnects=max(consumer.restart_count, 0),
             refusal="",
         )

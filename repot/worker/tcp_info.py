@@ -21,7 +21,7 @@ _LAST_DATA = struct.Struct("=I")
 _LAST_DATA_AT = 52
 
 #: Columns of proc(5)'s tables of sockets, and their state of a connection that both sides keep.
-_REMOTE, _STATE, _INODE = 2, 3, 9
+_LOCAL, _REMOTE, _STATE, _INODE = 1, 2, 3, 9
 _ESTABLISHED = "01"
 _IPV4_BYTES = 4
 
@@ -49,10 +49,19 @@ def last_contact_at(peers: Iterable[tuple[str, int]]) -> float | None:
     return monotonic() - min(silences) if silences else None
 
 
-def is_connected(pid: int, peers: Iterable[tuple[str, int]]) -> bool | None:
+def local_port(connection: object) -> int:
+    """Return this side's port of the socket that a client has for its one connection; 0 if it has none, or several."""
+    try:
+        return int(connection.sock.getsockname()[1])  # type: ignore[attr-defined]
+    except (AttributeError, IndexError, OSError, TypeError, ValueError):
+        return 0
+
+
+def is_connected(pid: int, peers: Iterable[tuple[str, int]], port: int = 0) -> bool | None:
     """Return whether a process has an open connection to one of the peers; None if the system does not tell.
 
-    A connection that the other side has closed is not open, though the process may not have noticed: it blocks.
+    `port` is this side's, if it is one connection that counts. One that the other side has closed is not open, though
+    the process may not have noticed: it blocks.
     """
     wanted = frozenset(peers)
     try:
@@ -62,7 +71,8 @@ def is_connected(pid: int, peers: Iterable[tuple[str, int]]) -> bool | None:
         return None
     sockets = {end[len("socket:[") : -1] for end in ends if end.startswith("socket:[")}
     rows = [line.split() for table in tables for line in table.splitlines()[1:]]
-    return any(row[_STATE] == _ESTABLISHED and row[_INODE] in sockets and _peer(row[_REMOTE]) in wanted for row in rows)
+    ours = [row for row in rows if row[_STATE] == _ESTABLISHED and row[_INODE] in sockets]
+    return any(_peer(row[_REMOTE]) in wanted and port in (0, _peer(row[_LOCAL])[1]) for row in ours)
 
 
 def _end(descriptor: Path) -> str:

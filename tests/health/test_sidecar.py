@@ -566,6 +566,21 @@ def test_a_solo_worker_that_its_broker_has_left_is_not_ready(
         probed.await_ready()
 
 
+def test_a_solo_worker_whose_heartbeats_its_broker_misses_is_not_ready(
+    rabbitmq: Server, redis: Server, toxiproxy: Server, tmp_path: Path
+) -> None:
+    """RabbitMQ closes the connection that consumes, and leaves the ones for sending, which have no heartbeat, open."""
+    hold = tmp_path / "hold"
+    with ProbedWorker(rabbitmq, redis, toxiproxy, tmp_path, options=("--pool", "solo")) as probed:
+        probed.await_ready()
+        probed.send("repot.run", 0, str(hold))
+        probed.await_state("/live", (200, "busy"))
+        probed.await_state("/ready", (503, "broker_unreachable"))
+        assert probed.get("/live").short == (200, "busy")
+        hold.touch()
+        probed.await_ready()
+
+
 def test_a_solo_task_past_its_hard_limit_is_stuck(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     """Celery cannot enforce the limit there; a restart does. Judged by the status file, with its deadline set back."""
     hold = tmp_path / "hold"

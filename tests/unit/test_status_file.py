@@ -178,6 +178,9 @@ def test_the_kernel_tells_whether_a_connection_is_open() -> None:
                 accepted = listening.accept()[0]
                 assert is_connected(os.getpid(), [peer])
                 assert not is_connected(os.getpid(), [(host, 1)])
+                port = connection.getsockname()[1]
+                assert is_connected(os.getpid(), [peer], port)
+                assert not is_connected(os.getpid(), [peer], peer[1])
                 accepted.close()
                 assert connection.recv(1) == b""
                 # closed by the other side, not by this one
