@@ -64,7 +64,7 @@ conformance: setup ## Celery's own integration tests with and without repot, on 
 AUDITED := requirements.txt requirements-build.txt requirements-database.txt requirements-dev.txt requirements-flower.txt
 
 audit: ## Known vulnerabilities of the pinned packages; asks the package index for each (needs pipx)
-	pipx run --spec pip-audit==2.10.1 pip-audit --require-hashes --disable-pip $(AUDITED:%=-r %)
+	pipx run --spec pip-audit==2.10.1 pip-audit --strict --require-hashes --disable-pip $(AUDITED:%=-r %)
 
 lock: ## Resolve the requirements files again
 	scripts/lock

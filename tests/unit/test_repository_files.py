@@ -72,6 +72,12 @@ def test_the_audit_reads_each_file_of_what_is_installed_today() -> None:
     assert ours == set(named.split())
 
 
+def test_an_audit_that_learns_nothing_of_a_package_fails() -> None:
+    """Without --strict pip-audit ends with 0 where its source knows none of the packages."""
+    (recipe,) = re.findall(r"^audit:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert " --strict " in recipe
+
+
 def test_the_oldest_requirements_are_the_bounds_of_the_project() -> None:
     """`scripts/lock` resolves them; a bound that moves without it is seen here."""
     pinned = dict(re.findall(r"(?m)^([\w.-]+)==([\w.]+)", (ROOT / "requirements-oldest.txt").read_text()))
