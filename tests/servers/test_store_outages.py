@@ -34,6 +34,7 @@ class Process:
     """What a process of a worker has: a guard, and a link to the store of its own."""
 
     def __init__(self, url: str, port: int, prefix: str, stack: ExitStack) -> None:
+        self._stack = stack
         self.link = stack.enter_context(LosingLink(port))
         there = url.replace(f":{port}", f":{self.link.port}")
         settings = ExplicitSettings(lease_store=there, lease_prefix=prefix, lease=SHORT_LEASE_S)
@@ -42,7 +43,11 @@ class Process:
 
     def acquire(self, key: Fingerprint, policy: Policy = Policy()) -> Lease | Answer:  # noqa: B008 - frozen
         """Ask for the lease of a key."""
-        return self.guard.acquire(key, policy, task="t", task_id=str(uuid4()))
+        found = self.guard.acquire(key, policy, task="t", task_id=str(uuid4()))
+        if isinstance(found, Lease):
+            # the thread that renews outlives the test
+            self._stack.callback(self.guard.abandon, found)
+        return found
 
     def lose(self) -> None:
         """Cut the link."""
@@ -130,6 +135,27 @@ def test_a_run_that_outlives_an_outage_renews_its_lease(two: Processes, key: Fin
     assert isinstance(two.other.acquire(key), Running)
     two.first.guard.finish(lease, two.first.guard.done(Policy(), 1))
     assert two.state_of(key) is State.DONE
+
+
+@pytest.mark.parametrize("two", ["redis", "postgresql"], indirect=True)
+def test_a_run_that_never_began_parks_no_other_message_of_its_key(two: Processes, key: Fingerprint) -> None:
+    """Its lease was granted, and the answer lost: its process, which lives, releases it when the store is back."""
+    policy = Policy(on_unknown=PARK)
+    # afterwards the server has the script, and the next request does what is asked
+    warm = two.first.acquire(Fingerprint(uuid4().hex))
+    assert isinstance(warm, Lease)
+    two.first.guard.abandon(warm)
+    with two.first.link.losing():
+        with pytest.raises(StoreUnreachable):
+            two.first.acquire(key, policy)
+        two.other.lose()
+        two.await_expiry(key)
+        with pytest.raises(StoreUnreachable):
+            two.other.acquire(key, policy)
+        two.other.find()
+        assert isinstance(two.other.acquire(key, policy), Running)
+    wait_until(lambda: two.state_of(key) is State.RELEASED, within_s=30, what="the lease is released")
+    assert isinstance(two.other.acquire(key, policy), Lease)
 
 
 @pytest.mark.parametrize("two", STORES, indirect=True)
