@@ -76,6 +76,19 @@ def test_a_single_request_that_fails_among_others_is_no_outage(monkeypatch: pyte
     assert world.grace_s == 0
 
 
+def test_a_request_that_waits_for_its_answer_is_an_outage_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that repeats it may get an answer in the end, and no error: other leases have expired meanwhile."""
+    world = World(monkeypatch)
+    with world.contact.asking():
+        world.now += 0.5
+        assert world.grace_s == 0
+        world.now += LEASE_S / 6
+        assert world.grace_s == LEASE_S + 1
+    assert world.grace_s == LEASE_S + 1
+    world.answer(LEASE_S + 1)
+    assert world.grace_s == 0
+
+
 def test_what_the_store_answers_with_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     world.now += 5
