@@ -96,6 +96,8 @@ class Renewer:
         #: When the thread wakes next; None while it has nothing to do.
         self._next_at: float | None = None
         self._has_thread = False
+        #: Whether the store did not accept something of the last round.
+        self._has_failed = False
 
     def _wake_within(self, interval_s: float) -> None:
         """Let the thread wake within half an interval: a renewal due between two wake-ups waits for the second."""
@@ -127,24 +129,29 @@ class Renewer:
         with self._changing:
             now = monotonic()
             due = [lease for due_at, lease in self._due.values() if due_at <= now]
-            unsent, optional = list(self._unsent), list(self._optional)
+            unsent = list(self._unsent)
             self._unsent.clear()
-            self._optional.clear()
+            # a few: renewals and outcomes wait for them, each until its timeout if the store is away
+            optional = [self._optional.popleft() for _ in range(min(_CONCURRENCY, len(self._optional)))]
         # its lock is one of theirs where they are replaced, and no pool of theirs forks
+        self._has_failed = False
         with nullcontext() if native_threads.are_replaced() else no_fork():
             _each(self._renew, due)
             _each(partial(self._send, self._unsent), unsent)
             _each(partial(self._send, self._optional), optional)
         with self._changing:
-            self._plan()
+            self._plan(is_answered=bool(optional) and not self._has_failed)
 
     def _wait_s(self) -> float | None:
         """Return the seconds until something is due; None if nothing will be."""
         with self._changing:
             return None if self._next_at is None else self._next_at - monotonic()
 
-    def _plan(self) -> None:
-        """Wake again within half the shortest interval, or not at all."""
+    def _plan(self, *, is_answered: bool) -> None:
+        """Wake again within half the shortest interval, at once if the store takes what waits, or not at all."""
+        if is_answered and self._optional:
+            self._next_at = monotonic()
+            return
         intervals = [lease.interval_s for _, lease in self._due.values()]
         intervals += [1.0] if self._unsent or self._optional else []
         self._next_at = monotonic() + min(intervals) / 2 if intervals else None
@@ -184,9 +191,10 @@ class Renewer:
             with self._changing:
                 # where the number is limited, this takes the place of the newest
                 kept.appendleft(send)
+            self._has_failed = True
 
 
-def _each(act: Callable[[T], None], items: list[T]) -> None:
+def _each(act: Callable[[T], object], items: list[T]) -> None:
     """Call `act` for each item, several at a time: a slow store must not cost the last item its lease."""
     left = deque(items)
 

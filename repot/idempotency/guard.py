@@ -13,6 +13,7 @@ from uuid import uuid4
 from kombu.utils import json
 
 from repot.errors import LeaseLost, StoreUnreachable
+from repot.idempotency.contact import Contact
 from repot.idempotency.guard_events import GuardEvent, guard_event
 from repot.idempotency.policy import PARK
 from repot.idempotency.records import (
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+#: About when this process began: it knows nothing of the store before that.
+_BEGUN_AT = monotonic()
+
 #: The fencing token of a run without a lease, below all others: a store that compares refuses it after any guarded run.
 NO_FENCING_TOKEN = 0
 
@@ -60,6 +64,7 @@ class Lease:
     fencing_token: int
     #: By this process' clock, counted from before the store was asked: never later than by the store's clock.
     expires_at: float
+    contact: Contact = field(default_factory=Contact)
     #: Whether the store has answered that another run has the key, or that the lease expired.
     lost: bool = False
     #: Whether the effect was committed with its outcome (`Task.transaction`).
@@ -79,13 +84,15 @@ class Lease:
         return not self.lost and monotonic() < self.expires_at
 
     def renew(self) -> bool:
-        """Extend the lease; return False if it is lost.
+        """Extend the lease, also one that expired and that no other run has; return False if it is lost.
 
         Raises:
             StoreUnreachable: the store did not answer; the lease is still held until it expires.
         """
         asked_at = monotonic()
-        if not self.store.renew(self.key, self.request):
+        with self.contact.asking():
+            held = self.store.renew(self.key, self.request)
+        if not held:
             self.lost = True
             return False
         self.expires_at = asked_at + self.request.lease_s
@@ -99,6 +106,7 @@ class Guard:
     store: LeaseStore
     settings: WorkerSettings
     renewer: Renewer = field(default_factory=Renewer)
+    contact: Contact = field(default_factory=Contact)
 
     def acquire(
         self,
@@ -119,21 +127,24 @@ class Guard:
             StoreUnreachable: the store did not answer. A lease that it granted all the same is released in the
                 background; a later request that names the `owner` of the error need not wait for that.
         """
+        lease_s = policy.lease_s or self.settings.lease
         request = LeaseRequest(
             owner=uuid4().hex,
             task=task,
             task_id=task_id,
             worker=worker,
-            lease_s=policy.lease_s or self.settings.lease,
+            lease_s=lease_s,
             retention_s=policy.retention_s or self.settings.idempotency_retention,
             replay=replay,
             parks=policy.on_unknown is PARK,
             max_unknown_outcomes=policy.max_unknown_outcomes,
             unanswered=unanswered,
+            grace_s=self.contact.grace_s(lease_s),
         )
         asked_at = monotonic()
         try:
-            answer = self.store.acquire(fingerprint, request)
+            with self.contact.asking():
+                answer = self.store.acquire(fingerprint, request)
         except StoreUnreachable as error:
             error.owner = request.owner
             released = Ending(RunOutcome.RELEASED, request.retention_s)
@@ -148,7 +159,7 @@ class Guard:
             _signal(event, request, fingerprint.key)
         if not isinstance(answer, Acquired):
             return answer
-        lease = Lease(self.store, fingerprint.key, request, answer.fencing_token, asked_at + request.lease_s)
+        lease = Lease(self.store, fingerprint.key, request, answer.fencing_token, asked_at + lease_s, self.contact)
         self.renewer.add(lease)
         return lease
 
@@ -164,7 +175,8 @@ class Guard:
         """
         self.renewer.remove(lease)
         try:
-            result = self.store.finish(lease.key, lease.request.owner, ending)
+            with self.contact.asking():
+                result = self.store.finish(lease.key, lease.request.owner, ending)
             if result is FinishResult.LATE:
                 log.warning(
                     "the lease of %s expired during its run; its outcome is recorded late",
@@ -231,7 +243,7 @@ def guard_of(app: Celery) -> Guard:
             from repot.config import load
 
             settings = load()
-        found = Guard(open_store(settings), settings)
+        found = Guard(open_store(settings), settings, contact=Contact(settings.lease, _BEGUN_AT))
         state_of(app).guard = found
     return found
 

@@ -83,6 +83,8 @@ class LeaseRequest:
     max_unknown_outcomes: int = 3
     #: Owners of earlier requests for this message that the store did not answer: no run of theirs has begun, or will.
     unanswered: tuple[str, ...] = ()
+    #: For how long an expired lease is left to its owner, which could not reach the store either; 0 as a rule.
+    grace_s: float = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,8 +141,8 @@ def acquire(
 
 
 def renew(found: StoredRecord | None, request: LeaseRequest, now: float) -> StoredRecord | None:
-    """Return the record to store; None if the lease is lost."""
-    if found is None or not found.is_live(now) or found.owner != request.owner:
+    """Return the record to store; None if the lease is lost. One that expired, and that no other run has, holds on."""
+    if found is None or found.state is not State.RUNNING or found.owner != request.owner:
         return None
     expires_at = now + request.lease_s
     return replace(found, expires_at=expires_at, deleted_at=expires_at + request.retention_s)
@@ -190,6 +190,9 @@ def _refusal(found: StoredRecord, request: LeaseRequest, now: float) -> Answer |
     reserved = found.state is State.RELEASED and found.held_for not in ("", request.task_id)
     if (found.state is State.RUNNING or reserved) and found.expires_at > now:
         return Running(found.expires_at - now, found.task_id, found.worker)
+    if found.state is State.RUNNING and request.grace_s > 0:
+        # its owner may live, and send its renewal or its outcome as soon as it can
+        return Running(request.grace_s, found.task_id, found.worker)
     return None
 
 

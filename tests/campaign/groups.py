@@ -244,6 +244,8 @@ CAMPAIGN = (
         _run(PYTHON, "benchmarks/move_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/transaction_kills.py", "--kills", "4"),
         _run(PYTHON, "benchmarks/store_outages.py", "--faults", "12", "--long", "0", "--store", "redis"),
+        _run(PYTHON, "benchmarks/store_outages.py", "--faults", "12", "--long", "0", "--store", "postgresql"),
+        _run(PYTHON, "benchmarks/claims_cut.py", "--seconds", "8", "--pools", "threads,gevent"),
     ), (("scripts/setup", "postgresql"),)),
     Group("verdicts", "some of the verdicts on applications that were not written for experiments", (
         _pytest("verdicts", _paths("verdicts"), chosen="chord or breaks or two_runs or reservation"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance.suite import FAILED, MISSING, PASSED, Outcome
+from conformance.suite import FAILED, MISSING, PASSED, POOLS, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -64,12 +64,13 @@ class Judged:
 Runs = list[dict[str, Outcome]]
 
 
-def known(path: Path = KNOWN) -> tuple[Difference, ...]:
-    """The list in the repository."""
+def known(path: Path = KNOWN, *, pool: str = POOLS[0]) -> tuple[Difference, ...]:
+    """The list in the repository, of what differs with a pool."""
     entries = tomllib.loads(path.read_text())["difference"]
     return tuple(
         Difference(broker, tuple(one["tests"]), one["reason"], one.get("sometimes", False))
         for one in entries
+        if pool in one.get("pools", POOLS)
         for broker in one["brokers"]
     )
 

@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery.contrib.testing import app as testing
+from celery.contrib.testing import worker as workers
+from celery.result import allow_join_result
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery import Celery
 
 #: The file that takes a line of JSON for each report.
 RECORD = "CONFORMANCE_RECORD"
 #: Set if applications are to be configured.
 CONFIGURED = "CONFORMANCE_CONFIGURED"
+#: The pool of a worker in a process of its own; not set if the worker is to be where Celery's tests start it.
+POOL = "CONFORMANCE_POOL"
+_CONCURRENCY = "4"
+_READY_WITHIN_S, _ENDS_WITHIN_S = 30, 20
 
 #: Of a failure's text, characters from its end.
 _LONGEST = 4000
@@ -39,6 +50,30 @@ def _configured(*arguments: Any, **options: Any) -> Celery:
 
 if CONFIGURED in os.environ:
     testing.TestApp = _configured
+
+
+@contextmanager
+def _worker_apart(*_: Any, **__: Any) -> Iterator[None]:
+    """Start a worker with the pool that the environment names, as a user does; a greenlet pool patches its process."""
+    from celery.contrib.testing.tasks import ping
+
+    command = [sys.executable, "-m", "celery", "--app", "conformance.worker_app", "worker", "--loglevel", "INFO"]
+    command += ["--pool", os.environ[POOL], "--concurrency", _CONCURRENCY, "--without-gossip", "--without-mingle"]
+    with subprocess.Popen(command) as worker:
+        try:
+            with allow_join_result():
+                assert ping.delay().get(timeout=_READY_WITHIN_S) == "pong"
+            yield
+        finally:
+            worker.terminate()
+            try:
+                worker.wait(_ENDS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+
+
+if POOL in os.environ:
+    setattr(workers, "start_worker", _worker_apart)  # noqa: B010 - of another type
 
 
 def pytest_runtest_logreport(report: Any) -> None:

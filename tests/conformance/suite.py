@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conformance.recording import CONFIGURED, RECORD
+from conformance.recording import CONFIGURED, POOL, RECORD
 from repot.errors import DeadlineExceeded
 from repot.testbed import LOOPBACK, ReapedProcess, rabbitmq_server, redis_server
 from repot.testbed.process import ReapedDirectory
@@ -33,6 +33,10 @@ SUITE = _suite()
 
 BROKERS = ("redis", "rabbitmq")
 
+#: Pools of the worker. The first is the one that Celery's tests choose themselves, for a worker in their own process;
+#: with another one the worker is a process of its own.
+POOLS = ("prefork", "threads", "solo", "gevent", "eventlet")
+
 #: Needs an account at Azure and its library, which other tests do not.
 _NOT_RUN = "t/integration/test_backend.py"
 
@@ -44,14 +48,16 @@ PASSED, FAILED, SKIPPED, MISSING = "passed", "failed", "skipped", "missing"
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One broker, and whether `repot.configure` was called."""
+    """One broker, whether `repot.configure` was called, and the worker's pool."""
 
     broker: str
     is_configured: bool
+    pool: str = POOLS[0]
 
     def __str__(self) -> str:
         """As people call it."""
-        return f"{self.broker}, {'repot' if self.is_configured else 'stock'}"
+        pool = "" if self.pool == POOLS[0] else f"{self.pool}, "
+        return f"{self.broker}, {pool}{'repot' if self.is_configured else 'stock'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,7 @@ def run(
             "TMPDIR": str(directory),
             RECORD: str(record),
             **(_ours(directory) if arm.is_configured else {}),
+            **({} if arm.pool == POOLS[0] else {POOL: arm.pool}),
         }
         with ReapedProcess(_command(tests), log=directory / "log", environment=environment, directory=SUITE) as pytest:
 

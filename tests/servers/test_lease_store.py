@@ -150,16 +150,51 @@ def test_a_late_finisher_does_not_delete_the_lease_of_another_run(timed: Timed) 
     assert (State.RUNNING, other.owner) == (record.state, record.owner)
 
 
-def test_a_late_owner_can_neither_finish_nor_renew_nor_release(timed: Timed) -> None:
+def test_a_late_owner_can_neither_finish_nor_release_unless_it_says_so(timed: Timed) -> None:
     who = lease_request()
     timed.store.acquire(KEY, who)
     timed.advance(7200)
     assert FinishResult.LATE is timed.store.finish(KEY.key, who.owner, DONE)
     assert FinishResult.LATE is timed.store.finish(KEY.key, who.owner, RELEASED)
-    assert not timed.store.renew(KEY.key, who)
     record = timed.store.inspect(KEY.key)
     assert record is not None
     assert record.has_unknown_outcome
+
+
+def test_an_expired_lease_that_no_other_run_has_is_renewed(timed: Timed) -> None:
+    """Its owner lives, and could not reach the store: a long task would run a second time beside itself."""
+    who = lease_request()
+    timed.store.acquire(KEY, who)
+    timed.advance(7200)
+    assert timed.store.renew(KEY.key, who)
+    assert isinstance(timed.store.acquire(KEY, lease_request()), Running)
+    assert FinishResult.OK is timed.store.finish(KEY.key, who.owner, DONE)
+
+
+@pytest.mark.parametrize("parks", [False, True])
+def test_an_expired_lease_is_left_to_its_owner_after_an_outage(timed: Timed, *, parks: bool) -> None:
+    """The owner sends its outcome as soon as the store is back, and one that asks before would repeat the effect."""
+    who = lease_request("one")
+    timed.store.acquire(KEY, who)
+    timed.advance(7200)
+    assert timed.store.acquire(KEY, lease_request(grace_s=31, parks=parks)) == Running(31, "one", "w")
+    record = timed.store.inspect(KEY.key)
+    assert record is not None
+    assert (record.owner, record.unknown_outcomes, record.parked) == (who.owner, 0, False)
+    assert FinishResult.OK is timed.store.finish(KEY.key, who.owner, DONE, FinishMode.LATE)
+    assert Done("one", '"first"') == timed.store.acquire(KEY, lease_request(grace_s=31))
+
+
+@pytest.mark.parametrize("owner", ["dead", "unanswered"])
+def test_a_grace_delays_no_other_answer(timed: Timed, owner: str) -> None:
+    """Nor does it keep a key from a message whose own request got no answer."""
+    who = lease_request("one")
+    assert isinstance(timed.store.acquire(KEY, replace(who, grace_s=31)), Acquired)
+    timed.advance(7200)
+    unanswered = (who.owner,) if owner == "unanswered" else ()
+    assert isinstance(
+        timed.store.acquire(KEY, lease_request(unanswered=unanswered, grace_s=31 * bool(unanswered))), Acquired
+    )
 
 
 def test_what_a_late_run_knows_is_taken_while_no_other_run_has_the_key(timed: Timed) -> None:

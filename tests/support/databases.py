@@ -20,12 +20,13 @@ import django
 import psutil
 import psycopg
 import pymysql
+import redis
 from sqlalchemy import make_url
 
 from repot.config import ExplicitSettings
 from repot.database.connection import Database
 from repot.database.migrate import Migrations
-from repot.testbed import LOOPBACK, ReapedProcess, free_port
+from repot.testbed import LOOPBACK, ReapedProcess, executables, free_port
 from repot.testbed.process import ReapedDirectory, await_stopped
 from repot.waiting import wait_until
 from support.installed import absent
@@ -226,6 +227,22 @@ def private_postgresql() -> Iterator[PrivateDatabase]:
             psycopg.connect(url.replace("+psycopg", ""), connect_timeout=2).close()
 
         with _serving(command, url, port, home, connect, psycopg.OperationalError) as found:
+            yield found
+
+
+@contextmanager
+def private_redis() -> Iterator[PrivateDatabase]:
+    """Start a Redis that keeps its data when it is killed, for the duration of a `with`."""
+    with ReapedDirectory("repot-redis-") as home:
+        port = free_port()
+        command = [executables.REDIS.find(), "--port", str(port), "--bind", LOOPBACK, "--dir", str(home.path)]
+        command += ["--save", "", "--appendonly", "yes"]
+
+        def connect() -> None:
+            with redis.Redis(LOOPBACK, port, socket_timeout=2) as client:
+                client.ping()
+
+        with _serving(command, f"redis://{LOOPBACK}:{port}/0", port, home, connect, redis.RedisError) as found:
             yield found
 
 

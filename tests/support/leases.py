@@ -139,9 +139,10 @@ class StoreMachine(RuleBasedStateMachine):
         replay=st.integers(0, 2),
         parks=st.booleans(),
         max_unknown_outcomes=st.sampled_from([2, 1000]),
+        grace_s=st.sampled_from([0, 0, 31.5]),
     )
-    def acquire(self, key: str, task_id: str, payload: str, replay: int, parks: bool, max_unknown_outcomes: int) -> Any:
-        who = lease_request(task_id, replay=replay, parks=parks, max_unknown_outcomes=max_unknown_outcomes)
+    def acquire(self, key: str, task_id: str, payload: str, **terms: Any) -> Any:
+        who = lease_request(task_id, **terms)
         self._acquire(Fingerprint(key, payload), who)
         return key, who
 

@@ -76,7 +76,12 @@ class LosingLink:
                 if self._is_cut.is_set():
                     client.close()
                     continue
-                server = socket.create_connection(("127.0.0.1", self._target))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:
+                    # it is not running now
+                    client.close()
+                    continue
                 is_doomed = Event()
                 for work in (self._ask, self._answer):
                     Thread(target=work, args=(client, server, is_doomed), daemon=True).start()

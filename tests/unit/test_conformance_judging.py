@@ -23,6 +23,8 @@ from conformance.judging import (
 from conformance.suite import BROKERS, Outcome, outcomes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from conformance.judging import Runs
 
 LISTED = Difference("redis", ("t",), "late acks")
@@ -99,3 +101,22 @@ def test_the_list_can_be_read() -> None:
     assert all(one.broker in BROKERS and one.tests and one.reason for one in listed)
     named = [(one.broker, test) for one in listed for test in one.tests]
     assert len(named) == len(set(named))
+
+
+def test_an_entry_may_be_of_some_pools(tmp_path: Path) -> None:
+    path = tmp_path / "list.toml"
+    path.write_text(
+        """
+        [[difference]]
+        brokers = ["redis"]
+        tests = ["all"]
+        reason = "r"
+        [[difference]]
+        brokers = ["redis"]
+        pools = ["gevent"]
+        tests = ["one"]
+        reason = "r"
+        """
+    )
+    assert [one.tests for one in known(path)] == [("all",)]
+    assert [one.tests for one in known(path, pool="gevent")] == [("all",), ("one",)]

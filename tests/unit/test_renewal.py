@@ -201,6 +201,35 @@ def test_no_number_of_requests_displaces_the_outcome_of_an_effect() -> None:
     wait_until(noted, within_s=10, what="the outcome is noted")
 
 
+@pytest.mark.parametrize("is_away", [True, False])
+def test_an_outcome_does_not_wait_for_the_requests_of_a_backlog(*, is_away: bool) -> None:
+    """A thousand releases were tried, each until its timeout, before the outcome of an effect was tried again.
+
+    The store may as well have come back since the outcome was tried.
+    """
+    renewer, asked, tried = Renewer(), [], []
+
+    def release() -> None:
+        asked.append(1)
+        Event().wait(0.02)
+        if is_away:
+            message = "away"
+            raise StoreUnreachable(message)
+
+    def record() -> None:
+        tried.append(len(asked))
+        if len(tried) < 3:
+            message = "away"
+            raise StoreUnreachable(message)
+
+    for _ in range(500):
+        renewer.send_later(release, 0.3, is_optional=True)
+    renewer.send_later(record, 0.3)
+    wait_until(lambda: len(tried) == 3, within_s=30, what="the outcome is sent")
+    # those that were sent at the same time
+    assert tried[2] - tried[0] < 100
+
+
 class Losing(Away):
     """A store that grants a lease and is away before its answer."""
 

@@ -33,13 +33,18 @@ def held() -> StoredRecord:
     return record
 
 
-def test_only_its_owner_renews_a_lease_and_only_while_it_lives() -> None:
+def test_its_owner_alone_renews_a_lease_also_one_that_expired_and_that_nothing_became_of() -> None:
     renewed = transitions.renew(held(), OURS, NOW + LEASE_S - 1)
     assert renewed is not None
     assert renewed.expires_at == NOW + 2 * LEASE_S - 1
     assert transitions.renew(held(), THEIRS, NOW + 1) is None
-    assert transitions.renew(held(), OURS, NOW + LEASE_S) is None
+    late = transitions.renew(held(), OURS, NOW + LEASE_S + 1)
+    assert late is not None
+    assert late.expires_at == NOW + 2 * LEASE_S + 1
     assert transitions.renew(None, OURS, NOW) is None
+    for request in (THEIRS, replace(THEIRS, parks=True)):
+        taken, _ = transitions.acquire(held(), KEY, request, NOW + LEASE_S)
+        assert transitions.renew(taken, OURS, NOW + LEASE_S) is None
 
 
 def test_a_run_that_ends_after_its_lease_is_told_so() -> None:
