@@ -91,10 +91,11 @@ class WorkerProbe:
 
     def _cut_off(self, found: WorkerStatus, live: ProbeResult) -> ProbeResult | None:
         """Return the result if the broker has closed the connection of a worker that cannot notice it in its task."""
+        if live.state is not WorkerState.BUSY:
+            return None
         peers = tcp_info.addresses(self._worker.read_url)
         # others may be open: RabbitMQ closes the one with a heartbeat, and the ones for sending have none
-        is_open = tcp_info.is_connected(found.process.pid, peers, found.link.local_port)
-        if live.state is not WorkerState.BUSY or is_open is not False:
+        if tcp_info.is_connected(found.process.pid, peers, found.link.local_port) is not False:
             return None
         reason = (
             f"{live.reason}; {found.link.url} has closed its connection meanwhile, and may deliver the task to another "

@@ -94,9 +94,9 @@ class Spent:
 class Control:
     """Watches the limits, the operator's requests and the brokers' state, for one queue.
 
-    `depth` counts the target queue, `check_target` looks whether it can take messages, `progress` is called after each
-    window and at each change of what the move waits for, `alive` while it waits, and `let_go` when it is to hold
-    nothing meanwhile.
+    `journal` is that of the move, `depth` counts the target queue, `check_target` looks whether it can take messages,
+    `progress` is called after each window and at each change of what the move waits for, `alive` while it waits, and
+    `let_go` when it is to hold nothing meanwhile.
     """
 
     limits: Limits

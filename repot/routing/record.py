@@ -189,9 +189,9 @@ def changing(
         if before.get("request") == request:
             # the answer to the first attempt was lost
             return None, (Answer.CHANGED, before)
-        if _number(before.get("generation")) != expected:
+        if stored_number(before.get("generation")) != expected:
             return None, (Answer.CONFLICT, before)
-        if token and token < _number(before.get("token")):
+        if token and token < stored_number(before.get("token")):
             return None, (Answer.FENCED, before)
         its = {"generation": str(expected + 1), "updated_at": str(round(now * 1000)), "request": request}
         after = {**before, **fields, **its, **({"token": str(token)} if token else {})}
@@ -219,7 +219,7 @@ class _Fields:
         return StoredChange(put=flat, line=json.dumps(flat), most=MAX_HISTORY)
 
 
-def _number(text: str | None) -> int:
+def stored_number(text: str | None) -> int:
     """Return a stored number; 0 for none, and for what another program wrote: the reader says so."""
     return int(text) if text and text.isdecimal() else 0
 

@@ -9,6 +9,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from repot.routing.record import stored_number
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -23,7 +25,7 @@ def report(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> int:
     counts, workers, reported, once = keys
     number, retention_s, node, state, once_s, fields, *rest = arguments
     flat = rest[: 2 * int(fields)]
-    if _number(rows.lock(reported)) >= int(number):
+    if stored_number(rows.lock(reported)) >= int(number):
         return 0
     rows.put(reported, {"": str(number)}, retention_s=float(retention_s))
     if node:
@@ -87,7 +89,7 @@ STEPS: dict[str, Callable[[Rows, Sequence[str], Sequence[Any]], Any]] = {
 def _counted(rows: Rows, key: str, id_: str, run: str, *, count: str, last: str, first: str = "") -> int:
     """Count a run once, by its name; keep the time of the first one under the name `first`."""
     rows.lock(key)
-    number = _number(rows.field(key, f"{count}:{id_}"))
+    number = stored_number(rows.field(key, f"{count}:{id_}"))
     if rows.field(key, f"{last}:{id_}") == run:
         # the answer to the first attempt was lost
         return number
@@ -105,8 +107,3 @@ def _named(words: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
         end = place + 2 + int(words[place + 1])
         yield words[place], words[place + 2 : end]
         place = end
-
-
-def _number(text: str | None) -> int:
-    """Return a stored number; 0 for none, and for what another program wrote: the reader says so."""
-    return int(text) if text and text.isdecimal() else 0

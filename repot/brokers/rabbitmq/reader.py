@@ -108,17 +108,21 @@ class RabbitReader(QueueReader):
         """Return how many consumers of a queue are its own."""
         return len(self._channels) if queue in self._queues else 0
 
+    @property
+    def _has_one_channel(self) -> bool:
+        return list(self._channels.values()) == [self._channel]
+
     def count_consumers(self, queue: str) -> int | None:
         """Return how many consumers a queue has, its own among them; None if it is not declared.
 
-        It may be as old as the last acknowledgement, with which it is asked: the answer of a quorum queue takes as long
-        as a tenth of a window. It is 0 as well while the queue's leader is silent.
+        It may be as old as the last acknowledgement, with which it is asked: a quorum queue takes its time to answer.
+        It is 0 as well while the queue's leader is silent.
 
         Raises:
             amqp.AMQPError, OSError: there was no answer.
         """
         assert self._connection is not None
-        if list(self._channels.values()) != [self._channel] or queue not in self._queues:
+        if not self._has_one_channel or queue not in self._queues:
             return consumer_count(self._connection.connection, queue)
         self._counts_consumers = True
         answer, asked_at = self._asked or (ask_consumers(self._channel, queue), monotonic())
@@ -226,7 +230,7 @@ class RabbitReader(QueueReader):
         if self._asked is not None:
             # the answer that is on its way says nothing of these
             self._asked = self._asked[0], -math.inf
-        elif self._counts_consumers and list(self._channels.values()) == [self._channel]:
+        elif self._counts_consumers and self._has_one_channel:
             self._asked = ask_consumers(self._channel, self._queue), monotonic()
 
     def _answer(self) -> None:

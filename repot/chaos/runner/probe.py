@@ -67,8 +67,8 @@ class Probe:
             why = f"it gave {str(found)[:_SHOWN]!r}"
             raise self._not_counted(why)
         if self.expected and set(self.expected) != set(counted):
-            said, wanted = (", ".join(sorted(one)) or "one number" for one in (counted, self.expected))
-            why = f"it counted {said}, and --expect has {wanted}"
+            counts, wanted = (", ".join(sorted(one)) or "one number" for one in (counted, self.expected))
+            why = f"it counted {counts}, and --expect has {wanted}"
             raise self._not_counted(why)
         return counted
 
@@ -114,13 +114,13 @@ class Probe:
         return ExperimentFailed(message, hint=hint)
 
 
-def run_command(command: str, told: Mapping[str, str], failed: Callable[[str], ExperimentFailed]) -> str:
+def run_command(command: str, variables: Mapping[str, str], failed: Callable[[str], ExperimentFailed]) -> str:
     """Run a user's command without a shell, and return what it prints.
 
     Raises:
         ExperimentFailed: as `failed` makes it, if it does not end with 0 within 30 s.
     """
-    environment = {**inherited_environment(without=("WORKER_",)), **told}
+    environment = {**inherited_environment(without=("WORKER_",)), **variables}
     try:
         found = subprocess.run(  # noqa: S603 - the user's own command
             shlex.split(command), env=environment, capture_output=True, text=True, check=True,
