@@ -108,8 +108,13 @@ def test_a_record_of_an_earlier_release_is_read_as_it_was(store: RedisLeaseStore
 
 
 def test_the_owner_of_such_a_record_has_what_it_had(store: RedisLeaseStore, recorded: str) -> None:
-    assert store.renew(KEY.key, replace(lease_request("t1"), owner=OWNER)) is (recorded == "running")
     assert READ[recorded][2] is store.finish(KEY.key, OWNER, DONE)
+
+
+def test_the_owner_of_such_a_record_renews_a_lease_that_no_other_run_has(store: RedisLeaseStore, recorded: str) -> None:
+    holds = recorded in ("running", "expired")
+    assert store.renew(KEY.key, replace(lease_request("t1"), owner=OWNER)) is holds
+    assert (READ[recorded][2] if not holds else FinishResult.OK) is store.finish(KEY.key, OWNER, DONE)
 
 
 def test_such_a_record_waits_for_an_operator(store: RedisLeaseStore, recorded: str) -> None:
