@@ -138,7 +138,10 @@ class _Watched:
 
     def has_taken_over(self) -> bool:
         """Return whether the replica was promoted, which closes the connections of its clients."""
-        return _answers(self.client) and bool(self.client.info("replication")["role"] == "master")
+        try:
+            return bool(self.client.info("replication")["role"] == "master")
+        except RedisError:
+            return False
 
 
 def _answers(client: Any) -> bool:
