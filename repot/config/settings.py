@@ -251,8 +251,7 @@ class WorkerSettings(EnvironmentSettings):
     )
     soft_shutdown_timeout: NonNegativeFloat = Field(
         15,
-        description="On soft shutdown, time for running tasks before they are requeued. The worker sends no "
-        "heartbeat meanwhile: keep it below two heartbeats.",
+        description="On soft shutdown, time for running tasks before they are requeued.",
     )
     send_task_events: bool = Field(False, description="Send the events that Flower and exporters read.")
 

@@ -86,6 +86,7 @@ _STEPS = (
     "repot.worker.claims:ClaimStep",
     "repot.worker.partial_results:PartialResultsStep",
     "repot.worker.cold_shutdown:ColdShutdownStep",
+    "repot.worker.heartbeats:HeartbeatStep",
 )
 
 

@@ -29,6 +29,7 @@ from repot.config.healthcheck import DEFAULT_METRICS_TASKS
 from repot.healthcheck.liveness import liveness
 from repot.healthcheck.ping import PingClient, PingOutcome
 from repot.testbed import rabbitmq_server, redis_server
+from repot.testbed.rabbitmqctl import evaluate
 from repot.waiting import wait_until
 from repot.worker.status_file import PAST_LIMIT_S, WorkerPhase, path_of
 from support import forked
@@ -45,6 +46,12 @@ if TYPE_CHECKING:
     from repot.testbed import Server
 
 PLANTED = "hunter2-s3cret"
+
+#: For Erlang, with the name of a virtual host.
+CLOSE_THOSE_WITH_HEARTBEATS = """
+    [rabbit_networking:close_connection(C, "test") || C <- rabbit_networking:connections(),
+     [{vhost, <<"%s">>}, {timeout, T}] <- [rabbit_networking:connection_info(C, [vhost, timeout])], T > 0].
+"""
 
 
 #: For what does not depend on the broker.
@@ -566,15 +573,17 @@ def test_a_solo_worker_that_its_broker_has_left_is_not_ready(
         probed.await_ready()
 
 
-def test_a_solo_worker_whose_heartbeats_its_broker_misses_is_not_ready(
+def test_a_solo_worker_whose_connection_its_broker_has_closed_is_not_ready(
     rabbitmq: Server, redis: Server, toxiproxy: Server, tmp_path: Path
 ) -> None:
-    """RabbitMQ closes the connection that consumes, and leaves the ones for sending, which have no heartbeat, open."""
+    """The one that consumes, as after missed heartbeats; those for sending have no heartbeat, and stay open."""
     hold = tmp_path / "hold"
     with ProbedWorker(rabbitmq, redis, toxiproxy, tmp_path, options=("--pool", "solo")) as probed:
         probed.await_ready()
         probed.send("repot.run", 0, str(hold))
-        probed.await_state("/live", (200, "busy"))
+        probed.await_state("/ready", (200, "busy"))
+        virtual_host = rabbitmq.url.rpartition("/")[2]
+        evaluate(rabbitmq.variables, CLOSE_THOSE_WITH_HEARTBEATS % virtual_host)
         probed.await_state("/ready", (503, "broker_unreachable"))
         assert probed.get("/live").short == (200, "busy")
         hold.touch()

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from repot.testbed import Server
 
 #: Runs three workers by `celery.contrib.testing`; prints what their tasks returned, and what the third one added to
-#: what the second had left in the process: receivers of signals, layers of functions and classes of the libraries.
+#: what the second had left in the process: receivers of signals, threads, layers of functions and classes of the
+#: libraries.
 PROGRAM = """
-import json, sys
+import json, sys, threading
 from celery import Celery, signals
 from celery.contrib.testing.worker import start_worker
 from celery.utils.dispatch.signal import Signal
@@ -39,6 +40,10 @@ def layers(found):
 
 def left():
     found = {"steps": len(app.steps["consumer"]), "connection": layers(app.amqp.Connection)}
+    threads = [one for one in threading.enumerate() if one.name.startswith("repot")]
+    for one in threads:
+        one.join(5)
+    found["threads"] = sum(one.is_alive() for one in threads)
     for module in (signals, dead_letter_events, guard_events):
         signal = {name: one for name, one in vars(module).items() if isinstance(one, Signal)}
         found |= {name: len(one.receivers) for name, one in signal.items()}

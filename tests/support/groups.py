@@ -70,7 +70,7 @@ FILES = {
             f"servers/test_{name}.py"
             for name in ("metric_labels", "mixed_fleets", "prefetch", "releases", "requeue_orphans", "tracing")
         ),
-        *(f"servers/test_{name}.py" for name in ("forked_producers", "waiting_messages", "worker")),
+        *(f"servers/test_{name}.py" for name in ("forked_producers", "heartbeats", "waiting_messages", "worker")),
     ),
     "brokers": (
         "upstream/test_bugs.py",

@@ -340,7 +340,7 @@ def soft_shutdown_too_short(facts: Facts) -> Iterator[Finding]:
     A task that is acknowledged late goes back to its queue and starts from the beginning; one that is acknowledged
     early is lost. After SIGTERM a worker waits for its tasks until the orchestrator kills it. Raise the timeout above
     your longest task, and let the orchestrator wait longer than that. On RabbitMQ it has to stay below two heartbeats,
-    so a longer task starts again there.
+    so a longer task starts again there, unless repot configures the worker.
     """
     timeout = facts.number("worker_soft_shutdown_timeout")
     if not facts.has_setting("worker_soft_shutdown_timeout") or (timeout and facts.broker.has_heartbeats):
@@ -375,10 +375,11 @@ def soft_shutdown_too_short(facts: Facts) -> Iterator[Finding]:
 def solo_pool_misses_heartbeats(facts: Facts) -> Iterator[Finding]:
     """A solo worker sends no heartbeat while a task runs, so RabbitMQ closes its connection after two to three.
 
-    The acknowledgement is lost and the task is delivered again, without end.
+    The acknowledgement is lost and the task is delivered again, without end. A worker that repot configures sends them
+    from a thread.
     """
     heartbeat = facts.number("broker_heartbeat")
-    if not heartbeat or not any("solo" in pool for pool in facts.pools()):
+    if facts.is_configured or not heartbeat or not any("solo" in pool for pool in facts.pools()):
         return
     heartbeat = min(heartbeat, _RABBITMQ_HEARTBEAT_S)
     for task in facts.late_tasks():
@@ -649,8 +650,11 @@ def soft_shutdown_misses_heartbeats(facts: Facts) -> Iterator[Finding]:
     """A worker sends no heartbeats during its soft shutdown, and RabbitMQ closes a connection that misses two.
 
     A task that ends after that cannot be acknowledged any more. RabbitMQ gives it to another worker, and it runs a
-    second time. Keep the soft shutdown below two heartbeats: what runs longer goes back to its queue at the end.
+    second time. Keep the soft shutdown below two heartbeats: what runs longer goes back to its queue at the end. A
+    worker that repot configures sends them from a thread.
     """
+    if facts.is_configured:
+        return
     timeout = facts.number("worker_soft_shutdown_timeout")
     heartbeat = min(facts.number("broker_heartbeat"), _RABBITMQ_HEARTBEAT_S)
     if heartbeat and timeout >= 2 * heartbeat and any(facts.late_tasks()):

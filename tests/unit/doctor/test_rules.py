@@ -396,6 +396,13 @@ CASES = [
         "command",
     ),
     Case(
+        "RPT111",
+        lambda: facts(rabbitmq(worker_pool="solo")),
+        lambda: facts(rabbitmq(worker_pool="solo"), is_configured=True),
+        "runs up to 600 s in a",
+        "repot",
+    ),
+    Case(
         "RPT112",
         lambda: facts(amqp_options(socket_settings=None)),
         lambda: facts(amqp_options(socket_settings={18: 2000})),
@@ -515,6 +522,13 @@ CASES = [
         lambda: facts(rabbitmq(worker_soft_shutdown_timeout=20)),
         lambda: facts(rabbitmq(worker_soft_shutdown_timeout=19)),
         "lasts 20 s, and RabbitMQ closes a connection that is silent for two heartbeats, 20 s",
+    ),
+    Case(
+        "RPT123",
+        lambda: facts(rabbitmq(worker_soft_shutdown_timeout=20)),
+        lambda: facts(rabbitmq(worker_soft_shutdown_timeout=20), is_configured=True),
+        "lasts 20 s, and RabbitMQ closes a connection that is silent for two heartbeats, 20 s",
+        "repot",
     ),
     Case(
         "RPT101",

@@ -1,0 +1,142 @@
+"""Heartbeats of a consumer's connections while its event loop is blocked.
+
+Celery sends heartbeats from the event loop. A task of the solo pool runs in place of that loop, and a soft shutdown
+sleeps in it: RabbitMQ closes a connection that misses two heartbeats, and delivers what runs to another worker. A
+thread sends them meanwhile; it cannot while C code keeps Python's lock (the GIL).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from threading import Event, RLock
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from amqp.exceptions import AMQPError
+from celery.utils.log import get_logger
+
+from repot.upstream.native_threads import start
+from repot.upstream.point import Failure, Point
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+log = get_logger(__name__)
+
+_BREAKS = "A task of a solo pool that outlasts two heartbeats is delivered again on RabbitMQ while it runs."
+
+POINTS = (
+    Point(
+        "amqp.connection:Connection.send_heartbeat",
+        Failure.SILENT,
+        _BREAKS,
+        "(self)",
+        ("self.frame_writer(8, 0, None, None, None)",),
+    ),
+    Point(
+        "amqp.abstract_channel:AbstractChannel.send_method",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("conn.frame_writer(1, self.channel_id, sig, args, content)",),
+    ),
+    Point(
+        "amqp.connection:Connection.heartbeat_tick",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("self.last_heartbeat_received and heartbeats_missed",),
+    ),
+    Point(
+        "celery.concurrency.base:BasePool.apply_async",
+        Failure.SILENT,
+        _BREAKS,
+        contains=("return self.on_apply(target, args, kwargs,",),
+    ),
+    Point(
+        "celery.worker.worker:WorkController.wait_for_soft_shutdown",
+        Failure.SILENT,
+        "A task that ends in a soft shutdown longer than two heartbeats runs again on RabbitMQ.",
+        "(self)",
+        since="5.5",
+    ),
+)
+
+#: Heartbeats in the time in which the server expects one.
+_RATE = 2
+
+
+class Heartbeats:
+    """Those of some connections: a thread sends them while the event loop is blocked, and only then."""
+
+    def __init__(self) -> None:
+        """Start no thread yet: most brokers have no heartbeats."""
+        # the frames of two threads must not mix; a signal handler may write a frame, or block, within another frame
+        self._lock = RLock()
+        self._connections: list[Any] = []
+        self._blocks = 0
+        self._ended: Event | None = None
+
+    def keep(self, connections: Iterable[Any]) -> None:
+        """Keep these connections of kombu's from now on, and no others."""
+        with self._lock:
+            self._connections = [one.connection for one in connections if one.get_heartbeat_interval()]
+            for connection in self._connections:
+                connection.frame_writer = self._locked(connection.frame_writer)
+        if self._connections and self._ended is None:
+            self._ended = Event()
+            start(self._run, "repot heartbeats")
+
+    def end(self) -> None:
+        """Keep no connection any more, and end the thread."""
+        self.keep(())
+        if self._ended is not None:
+            self._ended.set()
+
+    def while_blocked(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that calls `call`, which blocks the event loop."""
+
+        def call_while_blocked(*args: object, **options: object) -> object:
+            with self._blocked():
+                return call(*args, **options)
+
+        return call_while_blocked
+
+    @contextmanager
+    def _blocked(self) -> Iterator[None]:
+        with self._lock:
+            self._blocks += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._blocks -= 1
+
+    def _locked(self, write: Callable[..., None]) -> Callable[..., None]:
+        def write_alone(*frame: object) -> None:
+            with self._lock:
+                write(*frame)
+
+        return write_alone
+
+    def _run(self) -> None:
+        ended = self._ended
+        while ended is not None and not ended.wait(self._send()):
+            pass
+
+    def _send(self) -> float:
+        """Send what is due; return the seconds until the next time."""
+        with self._lock:
+            intervals = [connection.heartbeat for connection in self._connections]
+            if self._blocks:
+                self._connections = [one for one in self._connections if _is_sent(one)]
+        return min(intervals, default=_RATE) / _RATE
+
+
+def _is_sent(connection: Any) -> bool:
+    try:
+        connection.send_heartbeat()
+    except (OSError, AMQPError) as error:
+        log.warning("a heartbeat could not be sent while a task blocked the event loop: %s", error)
+        return False
+    # those of the server wait to be read: the event loop must not take the connection for a dead one at its first look
+    connection.last_heartbeat_sent = connection.last_heartbeat_received = monotonic()
+    return True

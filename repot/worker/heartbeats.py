@@ -1,0 +1,46 @@
+"""Keep the worker's connections while its event loop is blocked (`repot/upstream/heartbeats.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps
+
+from repot.upstream.heartbeats import Heartbeats
+from repot.upstream.worker_state import pool_kind
+from repot.worker.status_file import SOLO
+
+
+class HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Lets a thread send heartbeats during a task of a solo pool, and during a soft shutdown."""
+
+    name = "repot heartbeats"
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, c: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
+        """Change the worker, and its pool if that has tasks in the event loop."""
+        self._heartbeats = Heartbeats()
+        worker = c.controller
+        # Celery 5.4 has no soft shutdown
+        if hasattr(worker, "wait_for_soft_shutdown"):
+            worker.wait_for_soft_shutdown = self._heartbeats.while_blocked(worker.wait_for_soft_shutdown)
+        if pool_kind(worker) == SOLO:
+            c.pool.on_apply = self._heartbeats.while_blocked(c.pool.on_apply)
+        super().__init__(c, **options)
+
+    def include_if(self, c: Any) -> bool:  # noqa: ANN401
+        """Return whether the event loop sends the heartbeats; without one a thread or greenlet of Celery's does."""
+        return c.hub is not None
+
+    def start(self, c: Any) -> None:  # noqa: ANN401
+        """Keep the new connections."""
+        links = (c.connection, getattr(c.event_dispatcher, "connection", None))
+        self._heartbeats.keep(link for link in links if link is not None and link.connected)
+
+    def stop(self, c: Any) -> None:  # noqa: ANN401, ARG002
+        """Let go of lost connections."""
+        self._heartbeats.keep(())
+
+    def shutdown(self, c: Any) -> None:  # noqa: ANN401, ARG002
+        """End the thread."""
+        self._heartbeats.end()
