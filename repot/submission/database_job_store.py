@@ -66,7 +66,7 @@ class DatabaseJobStore:
             if first and (first.status != Status.ACCEPTED or first.is_held(rows.at)):
                 same = first.payload == submission.payload
                 return rows.reply(SubmitResult.REPEATED if same else SubmitResult.MISMATCH, first)
-            if active := rows.active_job(scope, submission.id):
+            if active := rows.active_job(scope, submission.id, submission.grace_s):
                 rows.refuse(RefusalKind.REFUSED, submission.name, submission.id, active, submission.cost)
                 return rows.reply(SubmitResult.CONFLICT, active)
             scope.job, scope.generation = submission.id, scope.generation + 1
@@ -141,18 +141,20 @@ class DatabaseJobStore:
 
         return self._transact(tenant, act)
 
-    def start(self, attempt: JobAttempt, task: str, lease_s: float) -> StoreReply:
+    def start(self, attempt: JobAttempt, task: str, lease_s: float, grace_s: float = 0) -> StoreReply:
         """Start an attempt; safe to repeat, because the owner is new for each attempt."""
 
         def act(rows: JobRows) -> StoreReply:
             scope, job = rows.lock(attempt.scope), rows.job(attempt.id)
-            if job and (known := _known(job, attempt, rows.at)):
+            if job and (known := _known(job, attempt, rows.at, grace_s)):
                 return rows.reply(known, job)
             if job is None:
                 # the record has expired, or was deleted: the message is still an accepted job
                 scope.generation += 1
                 job = StoredJob(attempt.id, attempt.scope, task, Status.QUEUED, scope.generation, rows.at)
-            if active := rows.active_job(scope, job.id):
+            if active := rows.active_job(scope, job.id, grace_s):
+                if not active.is_held(rows.at):
+                    return rows.reply(StartResult.BUSY, job)
                 job.successor = active.id
                 rows.close(job, scope, Status.SUPERSEDED)
                 rows.refuse(RefusalKind.SUPERSEDED, job.name, job.id, active)
@@ -283,7 +285,7 @@ def _status_of(job: StoredJob | None) -> str:
     return str(job.status) if job else ""
 
 
-def _known(job: StoredJob, attempt: JobAttempt, at: float) -> StartResult | None:
+def _known(job: StoredJob, attempt: JobAttempt, at: float, grace_s: float) -> StartResult | None:
     """Return why an attempt must not run, or that it has started already; None if its job may run."""
     if job.status == Status.RUNNING and job.owner == attempt.owner:
         # the answer to the first attempt was lost
@@ -296,6 +298,6 @@ def _known(job: StoredJob, attempt: JobAttempt, at: float) -> StartResult | None
     if job.status == Status.SUCCEEDED:
         return StartResult.SUCCEEDED
     # sending its replacement is the last step of a run: the replacement need not wait for the end of the run
-    if job.status == Status.RUNNING and job.is_held(at) and attempt.replacements == job.replacements:
+    if job.status == Status.RUNNING and job.is_held(at, grace_s) and attempt.replacements == job.replacements:
         return StartResult.BUSY
     return None

@@ -69,9 +69,9 @@ class StoredJob:
         """Whether it is in a state that holds a scope."""
         return self.status in ACTIVE
 
-    def is_held(self, at: float) -> bool:
-        """Return whether it holds its scope at this time."""
-        return self.is_active and self.expires_at > at
+    def is_held(self, at: float, grace_s: float = 0) -> bool:
+        """Return whether it holds its scope at this time; with a grace, a run does also when its lease has expired."""
+        return (self.is_active and self.expires_at > at) or (self.status == Status.RUNNING and grace_s > 0)
 
     def as_job(self, at: float) -> Job:
         """Return the job at this time."""
@@ -150,10 +150,10 @@ class JobRows:
         job.deleted_at = self.at + self._retention_s
         self.put_job(job)
 
-    def active_job(self, scope: StoredScope, successor: str) -> StoredJob | None:
+    def active_job(self, scope: StoredScope, successor: str, grace_s: float) -> StoredJob | None:
         """Return the job that holds a scope, unless it is the `successor`; one with an expired lease becomes lost."""
         found = self.job(scope.job) if scope.job not in ("", successor) else None
-        if found is None or found.is_held(self.at):
+        if found is None or found.is_held(self.at, grace_s):
             return found
         if found.is_active:
             found.successor = successor

@@ -46,6 +46,8 @@ class Submission:
     lease_s: float
     #: Digest of the owner; "" if not given.
     submitter: str = ""
+    #: For how long a run whose lease has expired keeps its scope, as it could not reach the store either; 0 as a rule.
+    grace_s: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class StartResult(StrEnum):
     #: The job was cancelled, unsent, superseded, or replaced: it must not run.
     ENDED = "ended"
     SUCCEEDED = "succeeded"
-    #: Another attempt of the job holds its lease.
+    #: Another attempt of the job holds its lease, or had one, as a run of another job had, within the grace.
     BUSY = "busy"
     #: Another job holds the scope.
     SUPERSEDED = "superseded"
@@ -126,8 +128,8 @@ class JobStore(Protocol):
     def cancel(self, tenant: str, job: str) -> StoreReply:
         """Cancel a job; return `unknown`, `cancelled`, or its final status."""
 
-    def start(self, attempt: JobAttempt, task: str, lease_s: float) -> StoreReply:
-        """Start an attempt; return a `StartResult`."""
+    def start(self, attempt: JobAttempt, task: str, lease_s: float, grace_s: float = 0) -> StoreReply:
+        """Start an attempt; return a `StartResult`. Within a grace, a run keeps a lease that has expired."""
 
     def renew(self, attempt: JobAttempt, lease_s: float, progress: Sequence[str | float] = ()) -> str:
         """Extend the lease, and record fields and values of progress; return `running` if the lease is held."""

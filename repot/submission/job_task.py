@@ -172,7 +172,9 @@ class JobTask(IdempotentTask):
             str(self.request.id), header["tenant"], header["scope"], uuid4().hex, int(header.get("replacements", 0))
         )
         try:
-            found = store.start(attempt, self.name, guard.settings.lease)
+            grace_s = guard.contact.grace_s(guard.settings.lease)
+            with guard.contact.asking():
+                found = store.start(attempt, self.name, guard.settings.lease, grace_s)
         except StoreUnreachable as error:
             # if the store did start it, the next delivery has another owner: it waits until this lease expires
             raise self._resend_later(self.idempotency.wait.delay_s(self._waits), error) from error
@@ -180,7 +182,7 @@ class JobTask(IdempotentTask):
             return JobRun(attempt, store, guard.settings.lease)
         assert found.job is not None
         if found.result == StartResult.BUSY:
-            raise self._resend_later(found.job.lease_remaining_s + SLACK_S, None)
+            raise self._resend_later(max(found.job.lease_remaining_s, grace_s) + SLACK_S, None)
         if found.result == StartResult.SUCCEEDED and guard.settings.guard:
             return None
         log.info("job %s is not run: it is %s", attempt.id, found.job.status.value, extra={"action": "job_not_run"})

@@ -103,6 +103,7 @@ class Jobs:
         self._settings = guard.settings
         self._store = store_of(app)
         self._renewer: Renewer = guard.renewer
+        self._contact = guard.contact
 
     def submit(
         self, arguments: Mapping[str, Any], *, tenant: str = "", owner: str = "", idempotency_key: str = ""
@@ -142,8 +143,10 @@ class Jobs:
 
     def _claim(self, submission: Submission) -> StoreReply:
         """Claim the scope; what a store that did not answer may have accepted is undone in the background."""
+        grace_s = self._contact.grace_s(self._settings.lease)
         try:
-            return self._store.submit(submission)
+            with self._contact.asking():
+                return self._store.submit(replace(submission, grace_s=grace_s))
         except StoreUnreachable as error:
             cause = error
             self._renewer.send_later(
@@ -250,12 +253,15 @@ class Jobs:
     def _conflict(self, active: Job) -> ScopeConflict:
         since = "" if active.age_s is None else f" for {active.age_s:.0f} s"
         message = f"job {active.id} is active for {active.scope}: {active.status.value}{since}"
+        if active.status is Status.LOST:
+            message = f"job {active.id} may be active for {active.scope}: its lease expired while the store was away"
         log.info("a submission was refused: %s", message, extra={"action": "submission_refused"})
         error = ScopeConflict(message, hint="Wait for it, or cancel it.")
         error.job_id, error.status, error.age_s = active.id, active.status.value, active.age_s or 0
         error.stage = active.progress.stage
         # the scope of a dead worker's job is free when its lease expires; a live job may end at any time
-        error.retry_after_s = min(active.lease_remaining_s, self._settings.lease)
+        grace_s = self._contact.grace_s(self._settings.lease)
+        error.retry_after_s = max(min(active.lease_remaining_s, self._settings.lease), grace_s)
         return error
 
     def _send(self, submission: Submission, job: Job, arguments: Mapping[str, Any]) -> Job:

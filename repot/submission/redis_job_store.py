@@ -56,6 +56,7 @@ class RedisJobStore(StoreConnection):
             MAX_REFUSALS,
             MAX_SCOPES,
             submission.submitter,
+            submission.grace_s,
         )
 
     def sent(self, tenant: str, job: str, hold_s: float) -> StoreReply:
@@ -74,7 +75,7 @@ class RedisJobStore(StoreConnection):
         """Cancel a job; return `unknown`, `cancelled`, or its final status."""
         return self._reply("cancel", tenant, job, self._retention_ms)
 
-    def start(self, attempt: JobAttempt, task: str, lease_s: float) -> StoreReply:
+    def start(self, attempt: JobAttempt, task: str, lease_s: float, grace_s: float = 0) -> StoreReply:
         """Start an attempt; return a `StartResult`."""
         return self._reply(
             "start",
@@ -87,6 +88,7 @@ class RedisJobStore(StoreConnection):
             task,
             MAX_REFUSALS,
             attempt.replacements,
+            grace_s,
         )
 
     def renew(self, attempt: JobAttempt, lease_s: float, progress: Sequence[str | float] = ()) -> str:

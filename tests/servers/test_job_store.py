@@ -282,6 +282,44 @@ def test_a_run_that_renews_keeps_its_scope(store: JobStore) -> None:
     assert JobProgress(3, 9, "pages") == found.progress
 
 
+# After an outage of the store, which its runs did not reach either
+
+
+def test_a_run_keeps_the_scope_of_its_expired_lease_for_a_grace(store: JobStore) -> None:
+    """It can renew its lease as soon as it can reach the store; a successor would run beside it."""
+    first, second = submission(), submission()
+    store.submit(first)
+    alive = run(first)
+    store.start(alive, "shop.render", SOON_S)
+    lost(store, first.id)
+    refused = store.submit(replace(second, grace_s=LONG_S))
+    assert ("conflict", first.id) == (refused.result, refused.job and refused.job.id)
+    # another delivery of its own message
+    assert store.start(run(first), "shop.render", LONG_S, LONG_S).result == "busy"
+    assert store.renew(alive, LONG_S) == "running"
+    assert store.submit(second).result == "conflict"
+
+
+def test_a_job_that_waits_is_not_superseded_by_a_run_that_may_be_dead(store: JobStore) -> None:
+    first, second = submission(), submission(lease_s=SOON_S)
+    store.submit(second)
+    lost(store, second.id)
+    store.submit(first)
+    dead = run(first)
+    store.start(dead, "shop.render", SOON_S)
+    lost(store, first.id)
+    assert store.start(run(second), "shop.render", LONG_S, LONG_S).result == "busy"
+    assert store.start(run(second), "shop.render", LONG_S).result == "started"
+
+
+def test_only_a_run_has_a_grace(store: JobStore) -> None:
+    """What was not sent, or waits on the broker, renews nothing."""
+    first = submission(lease_s=SOON_S)
+    store.submit(first)
+    lost(store, first.id)
+    assert store.submit(submission(grace_s=LONG_S)).result == "accepted"
+
+
 # Late ones
 
 

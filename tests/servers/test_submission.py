@@ -22,7 +22,10 @@ from repot.config import Role, child_environment
 from repot.errors import InvalidIdempotencyKey, JobEnded, JobNotFound, ScopeConflict, StoreUnreachable, SubmissionFailed
 from repot.submission import Jobs, Status
 from repot.submission import jobs as jobs_module
+from repot.submission.job_store import JobAttempt, digest
 from repot.submission.redis_job_store import RedisJobStore
+from repot.submission.scope import scope_of
+from repot.submission.stores import open_job_store
 from repot.testbed import free_port, redis_server
 from repot.waiting import wait_until
 from repot.worker.configure import configure
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from repot.submission import Job
+    from repot.submission.job_store import JobStore
     from repot.testbed import Server
     from support.databases import PrivateDatabase
     from support.servers import Servers
@@ -525,6 +529,39 @@ def test_a_submission_whose_answer_was_lost_leaves_no_scope_and_no_key_blocked(
         again = ours.jobs.submit({"project": ours.project}, idempotency_key="k")
     assert (again.repeated, again.job.status) == (False, Status.QUEUED)
     assert list(ours.jobs.refused().refusals) == []
+
+
+def test_a_run_that_an_outage_of_the_store_outlasted_keeps_its_scope(
+    redis: Server, leases: Server | PrivateDatabase, opened: Callable[..., Shop]
+) -> None:
+    """Who submits may reach the store again before the worker does, whose lease has expired."""
+    with LosingLink(leases.port) as link:
+        url = leases.url.replace(f":{leases.port}", f":{link.port}")
+        shop = opened(redis, redis, leases=leases, lease_store=url)
+        ours = desk(shop)
+        job = ours.submit()
+        theirs = open_job_store(shop.settings.replace(lease_store=leases.url))
+        scope, _ = scope_of("jobs.render", ["project"], {"project": ours.project})
+        run = JobAttempt(job.id, digest(""), scope, uuid4().hex)
+        assert theirs.start(run, "jobs.render", 2).result == "started"
+        with link.cut():
+            wait_until(lambda: is_lost(theirs, run), within_s=30, what="its lease expires", poll_s=0.05)
+            with pytest.raises(StoreUnreachable):
+                ours.submit()
+        with pytest.raises(ScopeConflict, match="may be active") as refused:
+            ours.submit()
+        assert job.id == refused.value.job_id
+        assert 0 < refused.value.retry_after_s <= LEASE_S + 1
+        assert theirs.renew(run, LEASE_S) == Status.RUNNING
+        theirs.finish(run, Status.SUCCEEDED)
+        theirs.close()
+        assert Status.QUEUED is ours.submit().status
+
+
+def is_lost(store: JobStore, run: JobAttempt) -> bool:
+    """Return whether the lease of a run has expired."""
+    found = store.get(run.tenant, run.id)
+    return found is not None and found.status is Status.LOST
 
 
 def test_a_result_backend_that_is_away_is_not_needed_to_submit(

@@ -5,6 +5,8 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- States in which a job holds its scope until its lease expires.
 local ACTIVE = {accepted = true, queued = true, running = true}
+-- More than 0: the process that asks could not reach the store either, so a run whose lease has expired may live.
+local grace = 0
 
 local function record_of(id)
   return base .. ':job:' .. id
@@ -60,7 +62,8 @@ local function load_job(id)
     found[name] = values[number] or ''
   end
   found.replacements = tonumber(found.replacements) or 0
-  found.is_held = ACTIVE[found.status] and (tonumber(found.expires_at) or 0) > now
+  found.has_lease = ACTIVE[found.status] and (tonumber(found.expires_at) or 0) > now
+  found.is_held = found.has_lease or (found.status == 'running' and grace > 0)
   return found
 end
 

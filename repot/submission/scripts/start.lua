@@ -1,9 +1,11 @@
 -- Starts an attempt; safe to repeat, because the owner is new for each attempt.
 -- ARGV id, scope, owner, lease ms, retention ms, task, max audit entries,
---      replacements: how often the task has replaced itself
+--      replacements: how often the task has replaced itself, grace
 -- Returns {result, now, record}. started; ended: it must not run (cancelled, unsent, superseded, or replaced);
---         succeeded: it has succeeded; busy: another attempt is live; superseded: another job holds the scope.
+--         succeeded: it has succeeded; busy: another attempt is live, or a run of another job may be;
+--         superseded: another job holds the scope.
 local id, scope, owner, lease, retention, task = unpack(ARGV, 1, 6)
+grace = tonumber(ARGV[9])
 local replacements, found = tonumber(ARGV[8]), load_job(id)
 if found.status == 'running' and found.owner == owner then
   -- the answer to the first attempt was lost
@@ -30,6 +32,9 @@ if found.status == '' then
     'status', 'queued', 'generation', write('INCR', base .. ':generation:' .. scope), 'created_at', now)
 end
 local active = active_job_of(scope, retention, id)
+if active and not load_job(active).has_lease then
+  return reply('busy', id)
+end
 if active then
   close(id, scope, 'superseded', retention)
   redis.call('HSET', record_of(id), 'successor', active)

@@ -1,10 +1,11 @@
 -- Claims a scope, its index and the job's record in one step; safe to repeat.
 -- ARGV id, scope, its name, payload digest, idempotency key, task, cost, lease ms, retention ms, max audit entries,
---      max counted scopes, submitter
+--      max counted scopes, submitter, grace
 -- Returns {result, now, record}. accepted; repeated: the key's earlier job; mismatch: the key's earlier job, which has
 --         another payload; conflict: the job that holds the scope.
 local id, scope, name, payload, key, task, cost = unpack(ARGV, 1, 7)
 local lease, retention, most, scopes = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10], tonumber(ARGV[11])
+grace = tonumber(ARGV[13])
 local key_name = base .. ':key:' .. key
 
 local function count(member)
