@@ -75,21 +75,21 @@ def list_in_hand(
         ConfigInvalid: the adapter cannot say.
         BrokerUnreachable: the broker did not answer.
     """
-    asked: Any = broker
-    if not isinstance(asked, AsksWorkers):
+    source: Any = broker
+    if not isinstance(source, AsksWorkers):
         message = f"the adapter for {broker.product} cannot ask workers"
         raise ConfigInvalid(message)
     # before the workers are asked: what they take up meanwhile is only in their answers
-    deliveries = list(asked.deliveries()) if isinstance(asked, KeepsDeliveries) else []
-    answers = asked.ask_workers(control_exchange, within_s)
+    deliveries = list(source.deliveries()) if isinstance(source, KeepsDeliveries) else []
+    answers = source.ask_workers(control_exchange, within_s)
     of_worker = [_by_worker(one, answers) for one in unlisted(answers, deliveries)]
     tasks = (*_by_broker(deliveries, answers), *of_worker)
-    held = asked.held() if isinstance(asked, HoldsQueues) else Held()
+    held = source.held() if isinstance(source, HoldsQueues) else Held()
     return InHandReport(
         tuple(one for one in tasks if not queues or not one.queues or set(one.queues) & set(queues)),
         answers,
-        asked.consumers(queues) if isinstance(asked, ListsConsumers) else (),
-        isinstance(asked, ListsConsumers),
+        source.consumers(queues) if isinstance(source, ListsConsumers) else (),
+        isinstance(source, ListsConsumers),
         {
             queue: depth.unacked
             for queue, depth in held.queues.items()

@@ -169,11 +169,11 @@ class Receiver:
             waited = one.record.generation if one.kind == "waits" else waited
             rollout.lease_store.put(_key(rollout), {self._field: f"{changed} {waited}"})
 
-    def _send(self, one: Notification) -> None:
+    def _send(self, notification: Notification) -> None:
         """Send an event; one that the webhook does not take is logged, and the next one follows."""
         try:
             retry_over_time(
-                lambda: self._attempt(one),
+                lambda: self._attempt(notification),
                 (OSError, HTTPException),
                 max_retries=_ATTEMPTS,
                 interval_start=_FIRST_PAUSE_S,
@@ -182,12 +182,12 @@ class Receiver:
                 callback=self._go_on,
             )
         except (OSError, HTTPException, _RefusedForGood) as error:
-            details = (self.host, one.text, _reason(error))
+            details = (self.host, notification.text, _reason(error))
             log.warning("%s does not take %r: %s", *details, extra={"action": "rollout_untold"})
 
-    def _attempt(self, one: Notification) -> None:
+    def _attempt(self, notification: Notification) -> None:
         try:
-            with build_opener(_NoRedirect()).open(one.request(self._url), timeout=_TIMEOUT_S):
+            with build_opener(_NoRedirect()).open(notification.request(self._url), timeout=_TIMEOUT_S):
                 return
         except HTTPError as error:
             if error.code < _SERVER_ERROR and error.code not in _LATER:

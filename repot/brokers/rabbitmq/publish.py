@@ -103,11 +103,11 @@ class Publisher:
             self.channel, self.published = open_confirming_channel(self.connection, publish_unconfirmed, self), 0
             report_close_at_once(self.channel)
 
-    def address_of(self, one: Outgoing) -> tuple[str, str]:
+    def address_of(self, outgoing: Outgoing) -> tuple[str, str]:
         """Return the exchange and the routing key for a message: its queue's name, or that of the delays."""
         levels = self._levels
-        key = delayed_key(one.queue, one.delay_s, levels) if levels and one.delay_s > 0 else ""
-        return (entry(levels), key) if levels and key else ("", one.queue)
+        key = delayed_key(outgoing.queue, outgoing.delay_s, levels) if levels and outgoing.delay_s > 0 else ""
+        return (entry(levels), key) if levels and key else ("", outgoing.queue)
 
     def _block(self, reason: str) -> None:
         del reason

@@ -113,13 +113,13 @@ def run_load(planned: LoadPlan, progress: Progress) -> LoadReport:
     """
 
     def perform(case: Case, testbed: Any) -> LoadReport:  # noqa: ANN401 - a testbed
-        return perform_load(planned.load, found.versions, case, testbed)
+        return perform_load(planned.load, runner.versions, case, testbed)
 
-    found: CaseRunner[LoadReport] = CaseRunner(planned.plan, progress, perform)
-    found.run(1)
-    for one in found.results:
+    runner: CaseRunner[LoadReport] = CaseRunner(planned.plan, progress, perform)
+    runner.run(1)
+    for one in runner.results:
         return one
-    for none in found.unmeasured:
+    for none in runner.unmeasured:
         raise _failed(none)
     message = "interrupted before the load had its verdicts"
     raise Interrupted(message)
