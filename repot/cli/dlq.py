@@ -152,24 +152,26 @@ def stats(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401
     groups: dict[tuple[str, str, str], list[float | None]] = {}
     now = time()
 
-    def visit(one: DeadLetter) -> None:
-        groups.setdefault((one.dead_queue, one.death.reason, one.task), []).append(one.age_s(now))
+    def visit(dead_letter: DeadLetter) -> None:
+        groups.setdefault((dead_letter.dead_queue, dead_letter.death.reason, dead_letter.task), []).append(
+            dead_letter.age_s(now)
+        )
 
     with open_queues(given) as (_, dlqs):
         for queue in dlqs:
             if queue.read_all(visit).missing:
                 note_missing([queue])
-    found: list[dict[str, Any]] = [
+    counted: list[dict[str, Any]] = [
         {"dead_queue": queue, "reason": reason, "task": task, "count": len(ages), "oldest_s": oldest(ages)}
         for (queue, reason, task), ages in sorted(groups.items())
     ]
     if as_json:
-        echo_json(found)
+        echo_json(counted)
         return
     heads = ("dead queue", "reason", "task", "count", "oldest")
     rows = [
         (str(one["dead_queue"]), str(one["reason"]), str(one["task"]), str(one["count"]), age(one["oldest_s"]))
-        for one in found
+        for one in counted
     ]
     if rows:
         print_table(rows, heads)

@@ -175,15 +175,15 @@ def _print(report: InHandReport, where: str) -> None:
         echo("no answer (they may have ended): " + readable(", ".join(answers.silent)), err=True)
 
 
-def _row(one: TaskInHand, report: InHandReport, now: float) -> tuple[str, ...]:
-    if one.state == "acknowledged":
+def _row(held: TaskInHand, report: InHandReport, now: float) -> tuple[str, ...]:
+    if held.state == "acknowledged":
         again = "never"
     elif report.returns_by_itself:
         again = "when its connection ends"
     else:
-        again = _at(one.again_at)
-    task = one.task or f"({one.problem})" if one.problem else one.task
-    return one.id, task, ", ".join(one.queues), one.worker, one.state, _age(one.since, now), again
+        again = _at(held.again_at)
+    task = held.task or f"({held.problem})" if held.problem else held.task
+    return held.id, task, ", ".join(held.queues), held.worker, held.state, _age(held.since, now), again
 
 
 def _consumer(consumer: QueueConsumer, now: float) -> tuple[str, ...]:

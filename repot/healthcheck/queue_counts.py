@@ -101,7 +101,7 @@ class QueueCounter:
         return self.count(link)
 
     def totals(self, status: WorkerStatus, counts: Iterable[QueueCount]) -> list[BrokerTotal]:
-        """Add up the counts of each broker; `found` is the status of the worker itself."""
+        """Add up the counts of each broker; `status` is that of the worker itself."""
         depths: dict[str, list[Depth | None]] = {}
         for one in counts:
             depths.setdefault(one.broker, []).append(one.depth)
@@ -110,7 +110,7 @@ class QueueCounter:
         held: Counter[str] = Counter()
         for worker in statuses.values():
             held[worker.link.url] += worker.pool.reserved
-        return [self._total(broker, depth, held[broker]) for broker, depth in depths.items()]
+        return [self._total(broker, counted, held[broker]) for broker, counted in depths.items()]
 
     def close(self) -> None:
         """Close the connections."""

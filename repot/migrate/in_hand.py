@@ -127,23 +127,23 @@ def unlisted(answers: Answers, deliveries: Collection[Delivery]) -> list[HeldTas
 
 def _by_broker(deliveries: Collection[Delivery], answers: Answers) -> list[TaskInHand]:
     held = holders(answers)
-    found = []
-    for one in sorted(deliveries, key=lambda each: each.delivered_at or 0):
-        by = held.get(one.task_id, [])
-        found.append(
+    tasks = []
+    for delivery in sorted(deliveries, key=lambda each: each.delivered_at or 0):
+        by = held.get(delivery.task_id, [])
+        tasks.append(
             TaskInHand(
-                one.task_id,
-                one.task,
-                one.queues,
-                ", ".join(sorted({each.worker for each in by})) or one.worker,
-                ", ".join(sorted({each.state for each in by})) or _state_without_answer(one),
-                one.delivered_at,
-                one.again_at,
-                one.problem,
-                one.worker,
+                delivery.task_id,
+                delivery.task,
+                delivery.queues,
+                ", ".join(sorted({each.worker for each in by})) or delivery.worker,
+                ", ".join(sorted({each.state for each in by})) or _state_without_answer(delivery),
+                delivery.delivered_at,
+                delivery.again_at,
+                delivery.problem,
+                delivery.worker,
             )
         )
-    return found
+    return tasks
 
 
 def _state_without_answer(delivery: Delivery) -> str:

@@ -125,9 +125,9 @@ def give_back(broker: Broker, findings: Iterable[Finding]) -> Iterator[Finding]:
     """
     keeper: Any = broker
     assert isinstance(keeper, KeepsDeliveries)
-    for one in findings:
-        done = keeper.give_back(one.delivery) if one.is_orphan else GiveBack.DONE
-        yield one if done is GiveBack.DONE else Finding(one.delivery, done.value)
+    for finding in findings:
+        done = keeper.give_back(finding.delivery) if finding.is_orphan else GiveBack.DONE
+        yield finding if done is GiveBack.DONE else Finding(finding.delivery, done.value)
 
 
 def take_back(broker: Broker, selection: Selection) -> str:

@@ -79,7 +79,7 @@ def verify(move: Move, record: Mapping[str, str], queues: Mapping[str, str]) -> 
         BrokerUnreachable: a broker did not answer.
     """
     checks = [_check(move, record, queue, goal) for queue, goal in queues.items()]
-    suspects = [one for one in checks if _may_be_dropped(move, record, one, is_settled=False)]
+    suspects = [check for check in checks if _may_be_dropped(move, record, check, is_settled=False)]
     if not suspects:
         return checks
     for _ in range(_COUNTS):
@@ -89,17 +89,17 @@ def verify(move: Move, record: Mapping[str, str], queues: Mapping[str, str]) -> 
         # counts are without what this has held itself, and what has become due has arrived
         target: Any = move.target
         Event().wait(target.depth_lag_s)
-        suspects = [one for one in suspects if _may_be_dropped(move, record, one, is_settled=True)]
-    gone = {one.queue: one.gone for one in suspects}
+        suspects = [check for check in suspects if _may_be_dropped(move, record, check, is_settled=True)]
+    gone = {check.queue: check.gone for check in suspects}
     checks = [_check(move, record, queue, goal) for queue, goal in queues.items()]
-    for one in checks:
+    for check in checks:
         # consumers may have begun meanwhile
-        dropped = min(one.gone, gone.get(one.queue, 0))
+        dropped = min(check.gone, gone.get(check.queue, 0))
         if dropped > 0:
-            one.is_dropped = True
-            one.problems.append(
+            check.is_dropped = True
+            check.problems.append(
                 f"{dropped} messages that were delivered are not in the target any more, and no consumer has taken "
-                f"any since the move began: the target dropped them{_limits(move, one.to)}"
+                f"any since the move began: the target dropped them{_limits(move, check.to)}"
             )
     return checks
 

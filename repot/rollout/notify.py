@@ -163,10 +163,10 @@ class Receiver:
         """
         generations = rollout.lease_store.field(_key(rollout), self._field) or "0 0"
         changed, waited = map(int, generations.split())
-        for one in events(rollout, changed, waited):
-            self._send(one)
-            changed = max(changed, one.record.generation)
-            waited = one.record.generation if one.kind == "waits" else waited
+        for event in events(rollout, changed, waited):
+            self._send(event)
+            changed = max(changed, event.record.generation)
+            waited = event.record.generation if event.kind == "waits" else waited
             rollout.lease_store.put(_key(rollout), {self._field: f"{changed} {waited}"})
 
     def _send(self, notification: Notification) -> None:
@@ -211,15 +211,15 @@ def _key(rollout: Rollout) -> str:
 
 
 def events(rollout: Rollout, changed: int, waited: int) -> Iterator[Notification]:
-    """Yield what happened after the generations that were told, the first one first.
+    """Yield what happened after the generations that were sent already, the first one first.
 
     Raises:
         StoreUnreachable: the store is unavailable.
     """
     history = rollout.records.history(rollout.name)
-    for one in history:
-        if one.generation > changed:
-            yield _event("changed", one, one.why, needs_person=one.phase == Phase.PAUSED)
+    for record in history:
+        if record.generation > changed:
+            yield _event("changed", record, record.why, needs_person=record.phase == Phase.PAUSED)
     if history and history[-1].generation > waited:
         look, now = rollout.observations.looks.last(), rollout.tally.now()
         if why := waiting_step(history, rollout.store.plan(), look, now):

@@ -354,9 +354,9 @@ def _start_status_writer(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celer
 
         writers = state_of(sender.app).status_writers
         # a process may run several workers, one after the other, as applications' tests do
-        for one in [one for one in writers if one.has_ended]:
-            one.leave()
-            writers.remove(one)
+        for ended in [ended for ended in writers if ended.has_ended]:
+            ended.leave()
+            writers.remove(ended)
         writer = sender.repot_status_writer = StatusWriter(sender, settings)
         writers.append(writer)
         if settings.rollout:

@@ -258,10 +258,10 @@ class _Batch:
         """Return the numbers that a confirm is about; RabbitMQ confirms many at once, and 0 means all."""
         last = self._numbers[tag - self._before - 1] if tag else self._sent
         meant = list(takewhile(lambda one: one <= last, self._pending)) if multiple else [last]
-        found = [one for one in meant if one in self._pending]
-        for one in found:
+        confirmed = [one for one in meant if one in self._pending]
+        for one in confirmed:
             del self._marks[self._pending.pop(one)]
-        return found
+        return confirmed
 
 
 def _mark(exchange: str, key: str, headers: Mapping[str, Any]) -> _Mark:

@@ -127,12 +127,12 @@ class LoadReport:
     def examples(self) -> tuple[TaskResult, ...]:
         """Return the first few tasks of each name and bad verdict."""
         seen: Counter[tuple[str, str, Verdict]] = Counter()
-        found = []
-        for one in self.bad:
-            seen[one.role, one.name, one.verdict] += 1
-            if seen[one.role, one.name, one.verdict] <= _EXAMPLES:
-                found.append(one)
-        return tuple(found)
+        chosen = []
+        for result in self.bad:
+            seen[result.role, result.name, result.verdict] += 1
+            if seen[result.role, result.name, result.verdict] <= _EXAMPLES:
+                chosen.append(result)
+        return tuple(chosen)
 
 
 def _spans(result: TaskResult) -> Iterator[tuple[float, float | None]]:

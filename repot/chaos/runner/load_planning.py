@@ -194,20 +194,20 @@ def _dispatched(app: Celery, mix: Mix, count: int, given: LoadOptions) -> tuple[
     """Return the messages, each with its route, and the application as an experiment's target."""
     calls = mix.draw(count, Random(f"{given.seed}/mix"))  # noqa: S311 - repeatable
     routes = []
-    for one in calls:
-        planning.require_sendable(app, one.task, one.args, one.kwargs)
-        routes.append(sending(app, one.task, one.args, one.kwargs))
+    for call in calls:
+        planning.require_sendable(app, call.task, call.args, call.kwargs)
+        routes.append(sending(app, call.task, call.args, call.kwargs))
     queues = tuple(name for name in given.queues.split(",") if name)
     consumed = queues or tuple(dict.fromkeys((*(queue for queue, _ in routes), *queues_of(app))))
-    for one, (queue, _) in zip(calls, routes, strict=True):
-        require_consumed(one.task, queue, consumed)
+    for call, (queue, _) in zip(calls, routes, strict=True):
+        require_consumed(call.task, queue, consumed)
     first = calls[0]
     application = inspect(app, first.task, first.args, first.kwargs, consumed, given.pool)
     target = Target(
         given.app, first.task, queues=queues, pool=given.pool, scale=given.scale,
         application=replace(application, replaced=tuple(_replaced(application.replaced, app, given.processes))),
     )  # fmt: skip
-    dispatches = tuple(Dispatch(one, queue, options) for one, (queue, options) in zip(calls, routes, strict=True))
+    dispatches = tuple(Dispatch(call, queue, options) for call, (queue, options) in zip(calls, routes, strict=True))
     return dispatches, target
 
 

@@ -44,10 +44,10 @@ def not_judged(reports: Sequence[Report], *, verbose: bool = False) -> str:
     """Render which rules were not judged and how to get a verdict: unknown is not fine."""
     missing: dict[str, dict[str, None]] = {}
     lines = []
-    for one in (one for report in reports for one in report.not_judged):
-        missing.setdefault(one.remedy or one.reason, {})[one.rule.id] = None
+    for unjudged in (unjudged for report in reports for unjudged in report.not_judged):
+        missing.setdefault(unjudged.remedy or unjudged.reason, {})[unjudged.rule.id] = None
         if verbose:
-            lines.append(f"not judged  {one.rule.id}  {one.rule.title}: {readable(one.reason)}")
+            lines.append(f"not judged  {unjudged.rule.id}  {unjudged.rule.title}: {readable(unjudged.reason)}")
     for remedy, names in missing.items():
         lines.append(f"not judged: {_number(len(names), 'rule')} ({few(names)}). {remedy}")
     return "\n".join(lines)
@@ -124,12 +124,12 @@ def _headline(rule: Rule, width: int | None) -> str:
 
 def _alike(group: Iterable[Violation]) -> list[list[Violation]]:
     """Group the tasks with the same finding; the findings of two tasks stay apart, each with its place."""
-    found: dict[tuple[str, bool], list[Violation]] = {}
-    for one in group:
-        found.setdefault((one.finding.message, bool(one.finding.task)), []).append(one)
+    by_message: dict[tuple[str, bool], list[Violation]] = {}
+    for violation in group:
+        by_message.setdefault((violation.finding.message, bool(violation.finding.task)), []).append(violation)
     entries = []
-    for (_, has_task), same in found.items():
-        entries += [same] if has_task and len(_tasks(same)) >= _GROUPED else [[one] for one in same]
+    for (_, has_task), same in by_message.items():
+        entries += [same] if has_task and len(_tasks(same)) >= _GROUPED else [[violation] for violation in same]
     return entries
 
 
