@@ -56,7 +56,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the redelivered mark dropped",
-        "worker/recorder.py",
+        "chaos/instruments/recorder.py",
         '        redelivered = bool(request.delivery_info.get("redelivered"))\n',
         '        request.delivery_info["redelivered"] = False\n        redelivered = False\n',
         ("dropped-ack", "ack-cut", "killed-before-ack"),

@@ -15,10 +15,10 @@ _FORMATTER = logging.Formatter()
 
 def get_logger(name: str) -> logging.Logger:
     """Return the logger of this name; what a record is given is masked, and its control characters are escaped."""
-    found = logging.getLogger(name)
-    if not any(isinstance(one, _Readable) for one in found.filters):
-        found.addFilter(_Readable())
-    return found
+    logger = logging.getLogger(name)
+    if not any(isinstance(one, _Readable) for one in logger.filters):
+        logger.addFilter(_Readable())
+    return logger
 
 
 class _Readable(logging.Filter):

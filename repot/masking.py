@@ -67,14 +67,14 @@ def _masked_text(text: str) -> str:
     return text
 
 
-def _without_password(found: re.Match[str]) -> str:
-    user, colon, _ = found[0].partition(":")
+def _without_password(match: re.Match[str]) -> str:
+    user, colon, _ = match[0].partition(":")
     return f"{user}:{MASK}@" if colon and "@" not in user else f"{MASK}@"
 
 
-def _without_value(found: re.Match[str]) -> str:
-    groups = found.groupdict()
+def _without_value(match: re.Match[str]) -> str:
+    groups = match.groupdict()
     quote = groups.get("quote") or groups.get("escaped") or ""
     # a text that was cut ends within its quotes
-    closing = quote if groups.get("quote") and found[0].endswith(quote) else ""
-    return f"{found['name']}{quote}{MASK}{closing}"
+    closing = quote if groups.get("quote") and match[0].endswith(quote) else ""
+    return f"{match['name']}{quote}{MASK}{closing}"

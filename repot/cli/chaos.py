@@ -252,16 +252,16 @@ def report_(file: Path, *, as_json: bool, **reports: Path | None) -> None:
     _show(files.read(file), as_json=as_json, **reports)
 
 
-def _show(found: Campaign, *, as_json: bool, **reports: Path | None) -> None:
+def _show(campaign: Campaign, *, as_json: bool, **reports: Path | None) -> None:
     from repot.chaos.report import files
     from repot.cli import tables
 
     if as_json:
-        click.echo(files.as_json(found))
+        click.echo(files.as_json(campaign))
     else:
-        tables.results(found)
-        tables.repetitions(found)
+        tables.results(campaign)
+        tables.repetitions(campaign)
     for form, path in reports.items():
         if path:
-            files.write(files.FORMS[form](found), path)
+            files.write(files.FORMS[form](campaign), path)
             echo(f"report: {path}", err=True)

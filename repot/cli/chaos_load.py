@@ -105,16 +105,16 @@ def load(*, as_json: bool, guard: str, junit: Path | None, sarif: Path | None, *
         files.require_writable(path)
     planned = load_planning.load_plan(load_planning.LoadOptions(guard=guard == "on", **given))
     with tables.CampaignProgress(1) as progress:
-        found = load_planning.run_load(planned, progress)
+        report = load_planning.run_load(planned, progress)
     if as_json:
         # masked and escaped by itself
-        click.echo(json_of(found))
+        click.echo(json_of(report))
     else:
-        _print(found)
+        _print(report)
     for form, path in reports.items():
-        files.write(files.LOAD_FORMS[form](found), path)
+        files.write(files.LOAD_FORMS[form](report), path)
         echo(f"report: {path}", err=True)
-    load_planning.require_acceptable(found)
+    load_planning.require_acceptable(report)
 
 
 @click.command()

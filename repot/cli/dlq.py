@@ -43,22 +43,22 @@ def list_dead_letters(*, limit: int | None, as_json: bool, **given: Any) -> None
 
     from repot.deadletter import presentation
 
-    found: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     now = time()
     with open_queues(given) as (settings, dlqs):
         query, redaction = query_of(given), redaction_of(settings)
         for queue in dlqs:
 
             def visit(dead_letter: DeadLetter, queue: DlqHandle = queue) -> None:
-                if (limit is None or len(found) < limit) and query.matches(dead_letter, now):
-                    found.append(presentation.summary(dead_letter, queue, redaction))
+                if (limit is None or len(listed) < limit) and query.matches(dead_letter, now):
+                    listed.append(presentation.summary(dead_letter, queue, redaction))
 
             if queue.read_all(visit).missing:
                 note_missing([queue])
     if as_json:
-        echo_json(found)
-    elif found:
-        print_table([presentation.row(one, now) for one in found], presentation.HEADS)
+        echo_json(listed)
+    elif listed:
+        print_table([presentation.row(one, now) for one in listed], presentation.HEADS)
     else:
         note_none(dlqs, selected=not query.is_everything)
 
@@ -77,27 +77,27 @@ def show(id_prefix: str, *, payload: bool, as_json: bool, **given: Any) -> None:
     from repot.deadletter import presentation
     from repot.errors import DeadLetterNotFound
 
-    found: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     with open_queues(given) as (settings, dlqs):
         redaction = redaction_of(settings)
         for queue in dlqs:
 
             def visit(dead_letter: DeadLetter, queue: DlqHandle = queue) -> None:
                 if dead_letter.id.startswith(id_prefix):
-                    found.append(presentation.details(dead_letter, queue, redaction, payload=payload))
+                    listed.append(presentation.details(dead_letter, queue, redaction, payload=payload))
 
             if queue.read_all(visit).missing:
                 note_missing([queue])
         names = ", ".join(dict.fromkeys(queue.name for queue in dlqs))
-    if not found:
+    if not listed:
         message = f"no dead letter has an id that starts with {id_prefix!r} in {names}"
         raise DeadLetterNotFound(
             message, hint="`repot dlq list` lists them; --queue and --dead-queue select the queue."
         )
     if as_json:
-        echo_json(found)
+        echo_json(listed)
         return
-    for one in found:
+    for one in listed:
         print_dead_letter(one)
 
 
@@ -152,24 +152,26 @@ def stats(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401
     groups: dict[tuple[str, str, str], list[float | None]] = {}
     now = time()
 
-    def visit(one: DeadLetter) -> None:
-        groups.setdefault((one.dead_queue, one.death.reason, one.task), []).append(one.age_s(now))
+    def visit(dead_letter: DeadLetter) -> None:
+        groups.setdefault((dead_letter.dead_queue, dead_letter.death.reason, dead_letter.task), []).append(
+            dead_letter.age_s(now)
+        )
 
     with open_queues(given) as (_, dlqs):
         for queue in dlqs:
             if queue.read_all(visit).missing:
                 note_missing([queue])
-    found: list[dict[str, Any]] = [
+    counted: list[dict[str, Any]] = [
         {"dead_queue": queue, "reason": reason, "task": task, "count": len(ages), "oldest_s": oldest(ages)}
         for (queue, reason, task), ages in sorted(groups.items())
     ]
     if as_json:
-        echo_json(found)
+        echo_json(counted)
         return
     heads = ("dead queue", "reason", "task", "count", "oldest")
     rows = [
         (str(one["dead_queue"]), str(one["reason"]), str(one["task"]), str(one["count"]), age(one["oldest_s"]))
-        for one in found
+        for one in counted
     ]
     if rows:
         print_table(rows, heads)

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from repot.deadletter.query import DlqHandle
 
 
-def print_dead_letter(found: dict[str, Any]) -> None:
+def print_dead_letter(dead_letter: dict[str, Any]) -> None:
     """Print one line per field; the traceback comes last, with its line breaks."""
-    traceback = found.pop("traceback")
-    known = {name: value for name, value in found.items() if value not in (None, "", {})}
+    traceback = dead_letter.pop("traceback")
+    known = {name: value for name, value in dead_letter.items() if value not in (None, "", {})}
     texts = ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in known.items())
-    print_fields(texts, max(map(len, found)) + 1)
+    print_fields(texts, max(map(len, dead_letter)) + 1)
     if traceback:
         echo(f"\n{traceback.rstrip()}", verbatim=True)
     echo()

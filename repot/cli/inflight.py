@@ -129,66 +129,74 @@ def requeue(*, orphans: bool, execute: bool, **given: Any) -> None:  # noqa: ANN
         echo("nothing was changed; add --execute", err=True)
 
 
-def _finding(one: Finding, done: str) -> dict[str, Any]:
-    delivery = one.delivery
+def _finding(finding: Finding, done: str) -> dict[str, Any]:
+    delivery = finding.delivery
     return {
         "id": delivery.task_id,
         "task": delivery.task,
         "queues": list(delivery.queues),
         "tag": delivery.tag,
         "delivered_at": delivery.delivered_at,
-        "is_orphan": one.is_orphan,
-        "what": done if one.is_orphan else f"left: {one.reason}",
+        "is_orphan": finding.is_orphan,
+        "what": done if finding.is_orphan else f"left: {finding.reason}",
     }
 
 
-def _data(found: InHandReport) -> dict[str, Any]:
+def _data(report: InHandReport) -> dict[str, Any]:
     return {
-        "workers": {node: list(queues) for node, queues in found.answers.queues.items()},
-        "asked": found.answers.asked,
-        "answered": found.answers.answered,
-        "silent": list(found.answers.silent),
-        "tasks": [asdict(one) for one in found.tasks],
-        "consumers": [asdict(one) for one in found.consumers],
-        "counts": dict(found.counts),
-        "notes": list(found.notes),
+        "workers": {node: list(queues) for node, queues in report.answers.queues.items()},
+        "asked": report.answers.asked,
+        "answered": report.answers.answered,
+        "silent": list(report.answers.silent),
+        "tasks": [asdict(one) for one in report.tasks],
+        "consumers": [asdict(one) for one in report.consumers],
+        "counts": dict(report.counts),
+        "notes": list(report.notes),
     }
 
 
-def _print(found: InHandReport, where: str) -> None:
+def _print(report: InHandReport, where: str) -> None:
     now = datetime.now(UTC).timestamp()
-    if found.tasks:
-        print_table([_row(one, found, now) for one in found.tasks], _TASK_HEADS)
-    if found.consumers:
+    if report.tasks:
+        print_table([_row(one, report, now) for one in report.tasks], _TASK_HEADS)
+    if report.consumers:
         echo()
-        print_table([_consumer(one, now) for one in found.consumers], _CONSUMER_HEADS)
-    for queue, count in sorted(found.counts.items()):
+        print_table([_consumer(one, now) for one in report.consumers], _CONSUMER_HEADS)
+    for queue, count in sorted(report.counts.items()):
         echo(f"in hand of {readable(queue)}: {count}", err=True)
-    for text in found.notes:
+    for text in report.notes:
         echo_line(f"note: {text}", err=True)
-    if not found.tasks:
+    if not report.tasks:
         echo_line(f"no worker that answered holds a task of {where}", err=True)
-    answers = found.answers
+    answers = report.answers
     listening = "an unknown number" if answers.asked is None else answers.asked
     echo(f"{answers.answered} of {listening} workers answered", err=True)
     if answers.silent:
         echo("no answer (they may have ended): " + readable(", ".join(answers.silent)), err=True)
 
 
-def _row(one: TaskInHand, found: InHandReport, now: float) -> tuple[str, ...]:
-    if one.state == "acknowledged":
+def _row(held: TaskInHand, report: InHandReport, now: float) -> tuple[str, ...]:
+    if held.state == "acknowledged":
         again = "never"
-    elif found.returns_by_itself:
+    elif report.returns_by_itself:
         again = "when its connection ends"
     else:
-        again = _at(one.again_at)
-    task = one.task or f"({one.problem})" if one.problem else one.task
-    return one.id, task, ", ".join(one.queues), one.worker, one.state, _age(one.since, now), again
+        again = _at(held.again_at)
+    task = held.task or f"({held.problem})" if held.problem else held.task
+    return held.id, task, ", ".join(held.queues), held.worker, held.state, _age(held.since, now), again
 
 
-def _consumer(one: QueueConsumer, now: float) -> tuple[str, ...]:
-    unacked = "unknown" if one.unacked is None else str(one.unacked)
-    return one.queue, one.connection, one.host, one.client, unacked, str(one.prefetch), _age(one.connected_at, now)
+def _consumer(consumer: QueueConsumer, now: float) -> tuple[str, ...]:
+    unacked = "unknown" if consumer.unacked is None else str(consumer.unacked)
+    return (
+        consumer.queue,
+        consumer.connection,
+        consumer.host,
+        consumer.client,
+        unacked,
+        str(consumer.prefetch),
+        _age(consumer.connected_at, now),
+    )
 
 
 def _age(since: float | None, now: float) -> str:

@@ -83,8 +83,8 @@ def list_(
 
     selected = RecordFilter(frozenset(map(State, states)), task, unknown_outcome, older_than_s or 0)
     settings, store = _settings_and_store(app)
-    found = _found(store, selected)
-    listed = found[:limit]
+    records = _found(store, selected)
+    listed = records[:limit]
     if as_json:
         echo_json([_data(record) for record in listed])
     elif listed:
@@ -92,8 +92,8 @@ def list_(
     else:
         match = "" if selected == RecordFilter() else " that match"
         echo_line(f"no idempotency records{match} in {_place(settings)}", err=True)
-    if len(found) > limit:
-        echo(f"{len(found) - limit} more; raise --limit to see them", err=True)
+    if len(records) > limit:
+        echo(f"{len(records) - limit} more; raise --limit to see them", err=True)
 
 
 @leases.command()
@@ -157,15 +157,15 @@ def reap(
 
     settings, store = _settings_and_store(app)
     selected = RecordFilter(task=task, unknown_outcome=True, older_than_s=older_than_s or 0)
-    found, skipped = _found(store, selected), 0
+    records, skipped = _found(store, selected), 0
     if execute:
-        found, skipped = decide(store, found, Decision(decision), retention_s=settings.idempotency_retention)
+        records, skipped = decide(store, records, Decision(decision), retention_s=settings.idempotency_retention)
     if as_json:
-        echo_json([_data(record) for record in found])
-    elif found:
-        _table(found)
+        echo_json([_data(record) for record in records])
+    elif records:
+        _table(records)
     done = "released" if execute else "would be released; nothing was changed; add --execute"
-    echo_line(f"{len(found)} with an unknown outcome in {_place(settings)}, as {decision}: {done}", err=True)
+    echo_line(f"{len(records)} with an unknown outcome in {_place(settings)}, as {decision}: {done}", err=True)
     if skipped:
         echo(f"{skipped} had changed in the meantime and were skipped", err=True)
 
@@ -186,13 +186,13 @@ def jobs(*, app: str | None, execute: bool, as_json: bool) -> None:
     settings = store_settings(app).settings
     store = open_job_store(settings)
     click.get_current_context().call_on_close(store.close)
-    found = [_job(one) for one in (store.reap() if execute else store.expired())]
+    scopes = [_job(one) for one in (store.reap() if execute else store.expired())]
     if as_json:
-        echo_json(found)
-    elif found:
-        print_table([tuple(one.values()) for one in found], ("JOB", "SCOPE", "TASK", "CREATED"))
+        echo_json(scopes)
+    elif scopes:
+        print_table([tuple(one.values()) for one in scopes], ("JOB", "SCOPE", "TASK", "CREATED"))
     done = "marked lost, scopes freed" if execute else "nothing was changed; --execute marks them lost"
-    echo_line(f"{len(found)} jobs with an expired lease in {_place(settings)}: {done}", err=True)
+    echo_line(f"{len(scopes)} jobs with an expired lease in {_place(settings)}: {done}", err=True)
 
 
 def _place(settings: WorkerSettings) -> str:

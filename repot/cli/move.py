@@ -109,9 +109,9 @@ def status(*, name: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401
     from repot.migrate.status import status
 
     settings = settings_of()
-    with _opened(name, given, settings) as found:
-        shown = status(_record(found), found.journal.now())
-        shown |= {"audit": [json.loads(one) for one in found.journal.audit()]}
+    with _opened(name, given, settings) as opened:
+        shown = status(_record(opened), opened.journal.now())
+        shown |= {"audit": [json.loads(one) for one in opened.journal.audit()]}
     if as_json:
         echo_json(shown)
         return
@@ -209,10 +209,10 @@ def revert(*, name: str, execute: bool, as_json: bool, **given: Any) -> None:  #
     from repot.migrate.verify import verify as compare
 
     settings = settings_of()
-    with _opened(name, given, settings) as found:
-        record = _record(found)
-        addresses = found.order.addresses
-        checks = [] if execute else compare(found, record, json.loads(record["queues"]))
+    with _opened(name, given, settings) as opened:
+        record = _record(opened)
+        addresses = opened.order.addresses
+        checks = [] if execute else compare(opened, record, json.loads(record["queues"]))
     if execute:
         _run(order_back(name, addresses, given, record), settings, as_json=as_json)
         return
@@ -236,12 +236,12 @@ def _opened(name: str, given: dict[str, Any], settings: WorkerSettings) -> Any: 
     return open_move(Order(check_name(name), addresses_of(name, given, settings), {}, Rules()), settings)
 
 
-def _record(found: Move) -> dict[str, str]:
+def _record(opened: Move) -> dict[str, str]:
     """Return the fields of a move's journal; an error names the brokers that it is not on."""
     from repot.migrate.status import find_record
 
-    addresses = found.order.addresses
-    return find_record(found.journal, found.order.name, f"{addresses.source.url} or {addresses.target.url}")
+    addresses = opened.order.addresses
+    return find_record(opened.journal, opened.order.name, f"{addresses.source.url} or {addresses.target.url}")
 
 
 def _ask(name: str, given: dict[str, Any], wanted: Request) -> None:
@@ -262,9 +262,9 @@ def _run(order: Order, settings: WorkerSettings, *, as_json: bool) -> None:
     from repot.waiting import stop_on_signal
 
     stopping = Event()
-    with open_move(order, settings) as found, stop_on_signal(stopping):
-        account = found.run(stopping, Progress(found, as_json=as_json))
-        left = [one for one in (found.dead_letters_left(), found.left_in_hand()) if one]
+    with open_move(order, settings) as opened, stop_on_signal(stopping):
+        account = opened.run(stopping, Progress(opened, as_json=as_json))
+        left = [one for one in (opened.dead_letters_left(), opened.left_in_hand()) if one]
     shown = counts(account)
     if as_json:
         echo_json(shown, indent=None)

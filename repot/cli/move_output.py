@@ -61,22 +61,22 @@ def print_revert(checks: list[QueueCheck], *, as_json: bool) -> None:
     """Print how much of each queue a revert would give back."""
     rows = [
         {
-            "queue": one.queue,
-            "to": one.to,
-            "delivered": one.account.delivered,
-            "given_back": one.given_back.delivered,
-            "in_target": one.present + one.copies,
-            "gone": one.gone,
+            "queue": row.queue,
+            "to": row.to,
+            "delivered": row.account.delivered,
+            "given_back": row.given_back.delivered,
+            "in_target": row.present + row.copies,
+            "gone": row.gone,
         }
-        for one in checks
+        for row in checks
     ]
     if as_json:
         echo_json(rows)
         return
-    for one in rows:
+    for row in rows:
         echo(
-            f"{readable(str(one['to']))} -> {readable(str(one['queue']))}: {one['in_target']} of {one['delivered']} "
-            f"delivered would go back; {one['given_back']} were given back before, and {one['gone']} are not in the "
+            f"{readable(str(row['to']))} -> {readable(str(row['queue']))}: {row['in_target']} of {row['delivered']} "
+            f"delivered would go back; {row['given_back']} were given back before, and {row['gone']} are not in the "
             "queue any more: consumed, delayed, or in the hands of workers"
         )
 

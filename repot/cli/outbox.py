@@ -146,15 +146,15 @@ def _change(
     execute: bool,
 ) -> None:
     with _opened() as (_, store):
-        found = [one for one in store.rows(ids=ids, tasks=tasks) if wanted(one)]
+        rows = [one for one in store.rows(ids=ids, tasks=tasks) if wanted(one)]
         if execute:
-            echo(f"{act(store)([one.id for one in found])} {done}", err=True)
+            echo(f"{act(store)([one.id for one in rows])} {done}", err=True)
             return
         now = store.now()
-    if found:
-        _table(found, now)
-    echo(f"{len(found)} would be {done}", err=True)
-    if found:
+    if rows:
+        _table(rows, now)
+    echo(f"{len(rows)} would be {done}", err=True)
+    if rows:
         echo("nothing was changed; add --execute", err=True)
 
 

@@ -32,10 +32,10 @@ def show_plan(order: Order, settings: WorkerSettings, sample: int, *, as_json: b
     from repot.migrate.move import open_move
     from repot.migrate.plan import remark_revoked
 
-    with open_move(order, settings) as found:
-        plan = _plan_of(found, sample)
-        remark_revoked(found, plan)
-        brokers = [f"{one.product} {one.version}" for one in (found.source, found.target)]
+    with open_move(order, settings) as opened:
+        plan = _plan_of(opened, sample)
+        remark_revoked(opened, plan)
+        brokers = [f"{one.product} {one.version}" for one in (opened.source, opened.target)]
     problems = plan.all_problems
     if as_json:
         addresses = {
@@ -149,18 +149,18 @@ def _print_goal(plan: GoalPlan) -> None:
 
 
 def _print_traffic(plan: QueuePlan | GoalPlan) -> None:
-    found = plain(plan.traffic)
-    if isinstance(found, str):
-        _line("traffic", found)
+    traffic = plain(plan.traffic)
+    if isinstance(traffic, str):
+        _line("traffic", traffic)
         return
-    consumers = found["consumers"]
+    consumers = traffic["consumers"]
     if not isinstance(consumers, str):
-        where = " (of any queue of this database; busy workers are not counted)" if found["of_any_queue"] else ""
+        where = " (of any queue of this database; busy workers are not counted)" if traffic["of_any_queue"] else ""
         named = [*consumers[:_LISTED], *(["..."] if len(consumers) > _LISTED else [])]
         consumers = f"{len(consumers)}{where}{': ' if named else ''}{', '.join(named)}"
     _line("consumers", consumers)
-    _line("sent", _rate(found["sent_per_s"]))
-    _line("growth", _rate(found["growth_per_s"]))
+    _line("sent", _rate(traffic["sent_per_s"]))
+    _line("growth", _rate(traffic["growth_per_s"]))
 
 
 def _rate(found: float | str) -> str:

@@ -36,27 +36,27 @@ def status(*, app: str | None, wait: float, as_json: bool) -> None:
     from repot.overview import overview
 
     settings = load()
-    found = overview(settings, app or app_name() or None, wait)
+    result = overview(settings, app or app_name() or None, wait)
     if as_json:
-        echo_json(asdict(found.status))
+        echo_json(asdict(result.status))
     else:
-        _print(found.status)
-    if found.error is not None:
+        _print(result.status)
+    if result.error is not None:
         # what is unread has its reason above
-        click.get_current_context().exit(found.error.exit_code)
+        click.get_current_context().exit(result.error.exit_code)
 
 
-def _print(found: DeploymentStatus) -> None:
-    echo_line(f"{found.app or 'no application is named by -A or WORKER_APP'}, at {found.at}")
-    for broker in found.brokers:
+def _print(deployment: DeploymentStatus) -> None:
+    echo_line(f"{deployment.app or 'no application is named by -A or WORKER_APP'}, at {deployment.at}")
+    for broker in deployment.brokers:
         _print_broker(broker)
     echo()
-    _print_leases(found.leases)
-    _print_moves(found)
-    _print_rollout(found)
-    for one in found.unread:
+    _print_leases(deployment.leases)
+    _print_moves(deployment)
+    _print_rollout(deployment)
+    for one in deployment.unread:
         echo_line(f"unknown: {one.what}: {one.why}" + (f" ({one.remedy})" if one.remedy else ""))
-    echo_line(f"next: `{found.next.command}`: {found.next.why}")
+    echo_line(f"next: `{deployment.next.command}`: {deployment.next.why}")
 
 
 def _print_broker(broker: BrokerStatus) -> None:
@@ -83,21 +83,21 @@ def _print_broker(broker: BrokerStatus) -> None:
         )
 
 
-def _queue(one: QueueStatus) -> tuple[str, ...]:
-    oldest = "" if one.ready == 0 else age(one.oldest_s)
-    read_by = "?" if one.read_by is None else ", ".join(one.read_by) or "no worker"
-    return one.name, _number(one.ready), _number(one.in_hand), _number(one.delayed), oldest, read_by
+def _queue(queue: QueueStatus) -> tuple[str, ...]:
+    oldest = "" if queue.ready == 0 else age(queue.oldest_s)
+    read_by = "?" if queue.read_by is None else ", ".join(queue.read_by) or "no worker"
+    return queue.name, _number(queue.ready), _number(queue.in_hand), _number(queue.delayed), oldest, read_by
 
 
-def _worker(one: WorkerStatus) -> tuple[str, ...]:
-    if not one.answers:
-        return one.name, "?", "?", "did not answer; it may have ended"
-    return one.name, one.celery or "?", one.repot or "not stated", ", ".join(one.queues or ())
+def _worker(worker: WorkerStatus) -> tuple[str, ...]:
+    if not worker.answers:
+        return worker.name, "?", "?", "did not answer; it may have ended"
+    return worker.name, worker.celery or "?", worker.repot or "not stated", ", ".join(worker.queues or ())
 
 
-def _move(one: MoveStatus) -> tuple[str, ...]:
-    counts = (str(one.delivered), str(one.still_reserved))
-    return one.name, one.state, "yes" if one.is_alive else "no", *counts, one.source, one.target
+def _move(shown: MoveStatus) -> tuple[str, ...]:
+    counts = (str(shown.delivered), str(shown.still_reserved))
+    return shown.name, shown.state, "yes" if shown.is_alive else "no", *counts, shown.source, shown.target
 
 
 def _print_leases(leases: LeasesStatus | None) -> None:
@@ -112,24 +112,24 @@ def _print_leases(leases: LeasesStatus | None) -> None:
         echo_line(f"leases of unknown outcome: {count} in {leases.store}")
 
 
-def _print_moves(found: DeploymentStatus) -> None:
-    if found.moves:
-        print_table([_move(one) for one in found.moves], _MOVE_HEADS)
+def _print_moves(deployment: DeploymentStatus) -> None:
+    if deployment.moves:
+        print_table([_move(one) for one in deployment.moves], _MOVE_HEADS)
     else:
-        names = ", ".join(found.moves_looked_at)
+        names = ", ".join(deployment.moves_looked_at)
         echo_line(f"moves: none under way{f', of {names}' if names else '; this machine remembers none'}")
 
 
-def _print_rollout(found: DeploymentStatus) -> None:
-    one = found.rollout
-    if found.rollout_name is None:
+def _print_rollout(deployment: DeploymentStatus) -> None:
+    shown = deployment.rollout
+    if deployment.rollout_name is None:
         echo_line("rollout: none, WORKER_ROLLOUT is not set")
-    elif one is None:
-        echo_line(f"rollout: {found.rollout_name}, of which nothing was read: it has not begun, or see below")
+    elif shown is None:
+        echo_line(f"rollout: {deployment.rollout_name}, of which nothing was read: it has not begun, or see below")
     else:
-        led = one.controller or ("over" if one.is_over else "no controller is at work")
-        where = f"in phase {one.phase} at {one.weight:.0%} since {one.updated_at}"
-        echo_line(f"rollout: {one.name} {where}, {led}; {one.who}: {one.why}")
+        led = shown.controller or ("over" if shown.is_over else "no controller is at work")
+        where = f"in phase {shown.phase} at {shown.weight:.0%} since {shown.updated_at}"
+        echo_line(f"rollout: {shown.name} {where}, {led}; {shown.who}: {shown.why}")
 
 
 def _number(count: int | None) -> str:

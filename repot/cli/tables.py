@@ -219,10 +219,10 @@ def _unexpected(console: Console, result: Result) -> None:
         lines.append(f"effects: {result.task_under_test.effects_text}")
     for line in lines:
         console.print(Padding(Text(readable(line)), (0, 0, 0, 2), expand=False))
-    for one in result.task_results:
-        if one.verdict.is_bad and (one.reason or one.role == "child"):
-            reason = f": {one.reason}" if one.reason else ""
-            text = readable(f"{one.name or one.role} {one.verdict.value}{reason}")
+    for task_result in result.task_results:
+        if task_result.verdict.is_bad and (task_result.reason or task_result.role == "child"):
+            reason = f": {task_result.reason}" if task_result.reason else ""
+            text = readable(f"{task_result.name or task_result.role} {task_result.verdict.value}{reason}")
             console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
     # one line, to be copied
     console.print(Text(f"  {readable(result.command)}", style="dim"), soft_wrap=True)

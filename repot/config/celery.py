@@ -49,25 +49,25 @@ def entries(settings: WorkerSettings, role: Role = Role.WORKER) -> tuple[Entry, 
     A bridge worker gets the options of both brokers: each transport ignores those of the other.
     """
     read, write = settings.read_url, settings.write_url
-    found = [*_addresses(settings), *_tasks(settings)]
+    all_entries = [*_addresses(settings), *_tasks(settings)]
     if settings.result_backend.scheme in REDIS_SCHEMES:
-        found += redis.result_entries(settings)
+        all_entries += redis.result_entries(settings)
     if read.is_serverless:
         # an application's own tests: its broker settings stay unchanged
-        return (*found, *_plain_queues(settings))
-    found += _connections(settings)
+        return (*all_entries, *_plain_queues(settings))
+    all_entries += _connections(settings)
     if read.is_redis or write.is_redis:
-        found += redis.transport_entries(settings)
+        all_entries += redis.transport_entries(settings)
     if read.is_rabbitmq or write.is_rabbitmq:
-        found += amqp.transport_entries(settings)
-        found += amqp.exclusive_entries()
+        all_entries += amqp.transport_entries(settings)
+        all_entries += amqp.exclusive_entries()
         if role is Role.WORKER:
             # after the one above, which it overrides
-            found += amqp.control_entries()
+            all_entries += amqp.control_entries()
     # a bridge declares its queues on both sides; Redis ignores RabbitMQ's arguments
-    found += amqp.queue_entries(settings) if read.is_rabbitmq or write.is_rabbitmq else _plain_queues(settings)
+    all_entries += amqp.queue_entries(settings) if read.is_rabbitmq or write.is_rabbitmq else _plain_queues(settings)
     unread = unread_keys()
-    return tuple(one for one in found if one.key not in unread)
+    return tuple(one for one in all_entries if one.key not in unread)
 
 
 def _addresses(settings: WorkerSettings) -> Iterator[Entry]:

@@ -520,24 +520,24 @@ _UNVERIFIED = ("cert_none", "none", "false", "0", "no")
 
 def _contradictions(settings: WorkerSettings) -> list[str]:
     """Return the contradictions between settings that are valid one by one."""
-    found = []
+    problems = []
     reads, writes = settings.broker_read_url, settings.broker_write_url
     if (reads is None) != (writes is None):
         given, missing = ("READ", "WRITE") if reads else ("WRITE", "READ")
-        found.append(
+        problems.append(
             f"WORKER_BROKER_{given}_URL is set without WORKER_BROKER_{missing}_URL; a bridge worker needs both"
         )
-    found += _address_problems(settings)
+    problems += _address_problems(settings)
     if (settings.tls_certificate is None) != (settings.tls_key is None):
-        found.append("WORKER_TLS_CERTIFICATE and WORKER_TLS_KEY belong together; set both or neither")
-    found += soft_limit_problems(
+        problems.append("WORKER_TLS_CERTIFICATE and WORKER_TLS_KEY belong together; set both or neither")
+    problems += soft_limit_problems(
         ("WORKER_TASK_SOFT_TIME_LIMIT", settings.task_soft_time_limit),
         ("WORKER_TASK_TIME_LIMIT", settings.task_time_limit),
     )
-    found += _problems_of_releases(settings)
-    found += _queue_name_problems(settings)
-    found += _rollout_problems(settings)
-    return found
+    problems += _problems_of_releases(settings)
+    problems += _queue_name_problems(settings)
+    problems += _rollout_problems(settings)
+    return problems
 
 
 def _problems_of_releases(settings: WorkerSettings) -> list[str]:
@@ -551,14 +551,14 @@ def _problems_of_releases(settings: WorkerSettings) -> list[str]:
 
 
 def _address_problems(settings: WorkerSettings) -> list[str]:
-    found = []
+    problems = []
     urls = [settings.read_url, settings.write_url]
     if len({url.is_serverless for url in urls}) > 1:
-        found.append(
+        problems.append(
             "WORKER_BROKER_READ_URL and WORKER_BROKER_WRITE_URL: memory:// and filesystem:// cannot be bridged"
         )
     if {url.scheme for url in urls} > {"amqps"} and not all(url.scheme in ("amqps", "rediss") for url in urls):
-        found.append(
+        problems.append(
             "WORKER_BROKER_READ_URL and WORKER_BROKER_WRITE_URL: Celery has one TLS setting for both sides, so "
             "amqps:// can only be bridged with amqps:// or rediss://"
         )
@@ -566,13 +566,13 @@ def _address_problems(settings: WorkerSettings) -> list[str]:
         urls += [settings.broker_url, settings.rollout_target]
     has_sentinel = any(url.scheme == "sentinel" for url in urls)
     if has_sentinel and not settings.sentinel_master:
-        found.append("WORKER_SENTINEL_MASTER is missing; sentinel:// needs the name of the master")
+        problems.append("WORKER_SENTINEL_MASTER is missing; sentinel:// needs the name of the master")
     if has_sentinel and settings.tls_ca_certs:
-        found.append(
+        problems.append(
             "WORKER_TLS_CA_CERTS does not reach sentinel://; put ?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs=FILE into "
             "the address"
         )
-    return found + _tls_problems(settings)
+    return problems + _tls_problems(settings)
 
 
 def _tls_problems(settings: WorkerSettings) -> list[str]:
@@ -597,23 +597,23 @@ def _rollout_problems(settings: WorkerSettings) -> list[str]:
     if target is None:
         missing = "name the broker that the rollout leads to, or unset WORKER_ROLLOUT"
         return [f"WORKER_ROLLOUT is set without WORKER_ROLLOUT_TARGET; {missing}"]
-    found = []
+    problems = []
     if settings.broker_read_url or settings.broker_write_url:
-        found.append(
+        problems.append(
             "WORKER_ROLLOUT cannot be used with WORKER_BROKER_READ_URL and WORKER_BROKER_WRITE_URL: a rollout sends to "
             "both brokers already; unset the two, and name the source in WORKER_BROKER_URL"
         )
     if settings.broker_url.is_serverless or target.is_serverless:
-        found.append("WORKER_ROLLOUT needs two brokers with a server; memory:// and filesystem:// have none")
+        problems.append("WORKER_ROLLOUT needs two brokers with a server; memory:// and filesystem:// have none")
     # without the variable the application may name the source; repot.configure looks again
     if "broker_url" in settings.model_fields_set and settings.broker_url.shares_server(target):
-        found.append(same_broker_problem(settings.broker_url))
+        problems.append(same_broker_problem(settings.broker_url))
     if settings.store_url is None:
-        found.append(
+        problems.append(
             "WORKER_ROLLOUT needs a lease store, which holds its record, and no setting names one; set "
             "WORKER_LEASE_STORE=redis://host:6379/0, or postgresql+psycopg://host/database"
         )
-    return found
+    return problems
 
 
 def same_broker_problem(url: BrokerUrl) -> str:
@@ -659,11 +659,11 @@ def soft_limit_problems(soft: tuple[str, float | None], hard: tuple[str, float |
 
 def _queue_name_problems(settings: WorkerSettings) -> list[str]:
     names = settings.queue_names
-    found = []
+    problems = []
     if len(set(names)) < len(names):
-        found.append("WORKER_QUEUE_NAMES names a queue twice")
-    found += dead_letter_problems(settings, names, "WORKER_QUEUE_NAMES")
+        problems.append("WORKER_QUEUE_NAMES names a queue twice")
+    problems += dead_letter_problems(settings, names, "WORKER_QUEUE_NAMES")
     for name in names:
         if any(part in ("*", "#") for part in name.split(".")):
-            found.append(f"WORKER_QUEUE_NAMES: {name!r} holds a wildcard of topic exchanges; use other characters")
-    return found
+            problems.append(f"WORKER_QUEUE_NAMES: {name!r} holds a wildcard of topic exchanges; use other characters")
+    return problems

@@ -1,4 +1,4 @@
-"""Delete rows whose retention is over."""
+"""Delete rows whose retention has ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLEAN_EVERY_S = 60.0
 
 
 def delete_expired(connection: Connection, table: Table, prefix: str) -> int:
-    """Delete rows of a prefix whose `deleted_at` is over, about 500 at most; return how many."""
+    """Delete rows of a prefix whose `deleted_at` has passed, about 500 at most; return how many."""
     ends = table.c.deleted_at
     over = (table.c.prefix == prefix, ends <= now())
     oldest = select(ends).where(*over).order_by(ends).limit(_PAGE).subquery()

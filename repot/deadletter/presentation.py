@@ -60,13 +60,23 @@ def details(dead_letter: DeadLetter, dlq: DlqHandle, redaction: Redaction, *, pa
     return cast("dict[str, Any]", masked(redaction.scrubbed(dead_letter.message, found)))
 
 
-def row(found: dict[str, Any], now: float) -> tuple[str, ...]:
+def row(dead_letter: dict[str, Any], now: float) -> tuple[str, ...]:
     """Return the columns of `HEADS` for a summary."""
-    died_at = found["died_at"]
+    died_at = dead_letter["died_at"]
     age = f"{duration(now - datetime.fromisoformat(died_at).timestamp())} ago" if died_at else "?"
-    attempts = "" if found["attempts"] is None else str(found["attempts"])
-    exception = f"{found['exception'].rpartition('.')[2]}: {found['message']}" if found["exception"] else ""
-    return (found["id"], found["task"], found["reason"], _one_line(exception), attempts, age, found["queue"])
+    attempts = "" if dead_letter["attempts"] is None else str(dead_letter["attempts"])
+    exception = (
+        f"{dead_letter['exception'].rpartition('.')[2]}: {dead_letter['message']}" if dead_letter["exception"] else ""
+    )
+    return (
+        dead_letter["id"],
+        dead_letter["task"],
+        dead_letter["reason"],
+        _one_line(exception),
+        attempts,
+        age,
+        dead_letter["queue"],
+    )
 
 
 def duration(seconds: float) -> str:

@@ -191,16 +191,17 @@ def open_dlqs(
 
 def _found_on(broker: Broker, settings: WorkerSettings, app: Celery | None, others: Others) -> dict[str, str]:
     """Return the dead-letter queues on a broker, with the queue of each; no worker need be asked for them."""
-    found = find_queues(broker, settings, app, readers={}, counted_within_s=0)
-    for one in found.unknown:
+    deployment = find_queues(broker, settings, app, readers={}, counted_within_s=0)
+    for one in deployment.unknown:
         others.note(f"dead letters may be in other queues as well: {one}")
-    for beside in found.beside:
+    for beside in deployment.beside:
         if any(is_dead_letters(queue, settings) for queue in beside.queues):
             others.note(f"{beside.text}, dead letters among them; WORKER_APP names the application with these options")
-    names = {name: queue_of_dead_letters(name, settings) for name in found.dead_letters}
+    names = {name: queue_of_dead_letters(name, settings) for name in deployment.dead_letters}
     if others.are_included:
         return names
-    named = {name: queue for name, queue in names.items() if queue in found.queues and found.queues[queue].named_by}
+    queues = deployment.queues
+    named = {name: queue for name, queue in names.items() if queue in queues and queues[queue].named_by}
     for name in sorted({*names} - {*named}):
         others.note(f"{name!r} is left as it is: only the broker names it; --dead-queue does so on purpose")
     return named
@@ -211,12 +212,12 @@ def dlq_names(settings: WorkerSettings, queues: Iterable[str], named: Iterable[s
 
     The source queue is "" if several share the dead-letter queue, or it is unknown.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for queue in queues:
         name = settings.dead_letters_of(queue)
         if name:
-            found[name] = "" if name in found else queue
+            names[name] = "" if name in names else queue
     known = {settings.dead_letters_of(queue): queue for queue in settings.queue_names}
     for name in named:
-        found.setdefault(name, known.get(name, ""))
-    return found
+        names.setdefault(name, known.get(name, ""))
+    return names

@@ -112,8 +112,8 @@ def _with_variables(text: str) -> str:
     return "\n".join(lines)
 
 
-def _value_of(found: re.Match[str], known: Mapping[str, str]) -> str:
-    return known.get(found["name"] or found["braced"] or "", found[0])
+def _value_of(match: re.Match[str], known: Mapping[str, str]) -> str:
+    return known.get(match["name"] or match["braced"] or "", match[0])
 
 
 def _split_or_nothing(text: str) -> list[str]:

@@ -220,15 +220,15 @@ def _here(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 def _imported(nodes: Iterable[ast.AST]) -> dict[str, str]:
     """Return the paths that names stand for which these statements import."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for node in _here(nodes):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+            paths |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            for one in node.names:
-                top = one.name.partition(".")[0]
-                found[one.asname or top] = one.name if one.asname else top
-    return found
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                paths[alias.asname or top] = alias.name if alias.asname else top
+    return paths
 
 
 def _bound(nodes: list[ast.stmt], known: Mapping[str, str]) -> dict[str, str]:

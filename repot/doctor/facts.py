@@ -599,12 +599,12 @@ class Facts:
         Raises:
             FactUnknown: the policies could not be read.
         """
-        found = [one for one in known(self.rabbitmq.policies) if one.concerns(queue.name, queue.kind)]
-        found.sort(key=lambda one: -one.priority)
+        policies = [policy for policy in known(self.rabbitmq.policies) if policy.concerns(queue.name, queue.kind)]
+        policies.sort(key=lambda policy: -policy.priority)
         # one user policy applies, combined with one operator policy
-        users = [one for one in found if not one.operator][:1]
-        operators = [one for one in found if one.operator][:1]
-        return [one.definition[setting] for one in (*users, *operators) if setting in one.definition]
+        users = [policy for policy in policies if not policy.operator][:1]
+        operators = [policy for policy in policies if policy.operator][:1]
+        return [policy.definition[setting] for policy in (*users, *operators) if setting in policy.definition]
 
     def set_by_known_policy(self, queue: QueueFacts, setting: str) -> list[Any]:
         """Return the same, or nothing if the policies are unknown: for rules that also run without `--live`."""

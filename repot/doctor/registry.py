@@ -30,7 +30,7 @@ def all_rules() -> dict[str, Rule]:
     Raises:
         RuleUnknown: a plugin cannot be loaded, or uses the id of another rule.
     """
-    found = own_rules()
+    rules_by_id = own_rules()
     for plugin in sorted(entry_points(group=ENTRY_POINTS), key=lambda one: one.name):
         try:
             rules = _by_id([plugin.load()])
@@ -38,12 +38,12 @@ def all_rules() -> dict[str, Rule]:
             # any error of a plugin's module on import
             message = f"the rules of the plugin {plugin.name!r} ({plugin.value}) cannot be loaded: {error}"
             raise RuleUnknown(message, hint="Fix or uninstall the plugin.") from error
-        taken = found.keys() & rules.keys()
+        taken = rules_by_id.keys() & rules.keys()
         if taken:
             message = f"the plugin {plugin.name!r} has a rule {min(taken)}, which exists already"
             raise RuleUnknown(message)
-        found |= rules
-    return found
+        rules_by_id |= rules
+    return rules_by_id
 
 
 def get_rule(name: str) -> Rule:

@@ -184,7 +184,7 @@ def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str,
     `document` is that of the application (`repot/upstream/collector.py`); `task_names` maps file and first line of a
     function to the name of its task.
     """
-    found = _Found()
+    facts = _Found()
     complete = bool(document["complete"])
     for module in document["modules"]:
         path = Path(module["path"])
@@ -192,7 +192,7 @@ def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str,
         names = {name: Symbol.read(one) for name, one in module["names"].items()}
         tasks = {line: name for (file, line), name in task_names.items() if file == module["path"] and module["loaded"]}
         # a module that the application does not import cannot configure it, and may be a script
-        into = found if module["loaded"] else replace(found, keys={}, written={}, extents={}, import_sends=[])
+        into = facts if module["loaded"] else replace(facts, keys={}, written={}, extents={}, import_sends=[])
         try:
             complete &= _read_module(into, path, shown, names, tasks, per_request=document["atomic_requests"])
         except (SyntaxError, ValueError):
@@ -200,26 +200,26 @@ def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str,
             complete &= not module["loaded"]
         if shown.startswith("/"):
             # outside the project: its names are not settings of the application
-            found.keys = {name: location for name, location in found.keys.items() if location.file != shown}
-            found.written = {
-                name: [one for one in places if one.location.file != shown] for name, places in found.written.items()
+            facts.keys = {name: location for name, location in facts.keys.items() if location.file != shown}
+            facts.written = {
+                name: [one for one in places if one.location.file != shown] for name, places in facts.written.items()
             }
     return SourceFacts(
-        calls=tuple(found.calls),
-        waivers=tuple(found.waivers),
-        keys=found.keys,
-        written=found.written,
-        reads=frozenset(found.reads),
-        rejects=tuple(found.rejects),
-        chords=tuple(found.chords),
-        import_sends=tuple(found.import_sends),
-        looped_sends=tuple(found.looped_sends),
-        misuses=tuple(found.misuses),
-        revokes=tuple(found.revokes),
-        extents=found.extents,
-        early_sends=tuple(found.early_sends),
-        writes=tuple(found.writes),
-        effects=tuple(found.effects),
+        calls=tuple(facts.calls),
+        waivers=tuple(facts.waivers),
+        keys=facts.keys,
+        written=facts.written,
+        reads=frozenset(facts.reads),
+        rejects=tuple(facts.rejects),
+        chords=tuple(facts.chords),
+        import_sends=tuple(facts.import_sends),
+        looped_sends=tuple(facts.looped_sends),
+        misuses=tuple(facts.misuses),
+        revokes=tuple(facts.revokes),
+        extents=facts.extents,
+        early_sends=tuple(facts.early_sends),
+        writes=tuple(facts.writes),
+        effects=tuple(facts.effects),
         complete=complete,
     )
 

@@ -31,7 +31,7 @@ def task_lines(tasks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], str]
 
 
 def read_task(
-    task: Mapping[str, Any], found: SourceFacts, root: Path, release: Release, *, retries_lost: bool
+    task: Mapping[str, Any], source: SourceFacts, root: Path, release: Release, *, retries_lost: bool
 ) -> TaskFacts:
     """Read one task of a document; an option that should be a number and is not goes to `invalid_options`.
 
@@ -41,10 +41,10 @@ def read_task(
     path = Path(task["file"]) if task["file"] else None
     location = Location(shorten(path, root), task["line"]) if path and path.is_file() else None
     first, last = (
-        found.extents.get((location.file, location.line), (location.line, location.line)) if location else (0, 0)
+        source.extents.get((location.file, location.line), (location.line, location.line)) if location else (0, 0)
     )
     options = decode(task["options"])
-    calls = tuple(call for call in found.calls if call.task == task["name"])
+    calls = tuple(call for call in source.calls if call.task == task["name"])
     retries = options["max_retries"] != 0
     autoretry = task["retries_automatically"] and retries
     sent = [call.countdown_s or 0 for call in calls if call.name != "retry"]

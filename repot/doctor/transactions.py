@@ -479,11 +479,11 @@ class _Reader(ast.NodeVisitor):
         return Location(self._file, node.lineno)
 
 
-def _kind_of(found: Symbol) -> _Kind | None:
+def _kind_of(symbol: Symbol) -> _Kind | None:
     """Return what an object is: a class or one below it, a function, or an instance of such a class."""
-    known = (kind for one in found.classes if (kind := _KNOWN.get(_package_and_name(one))))
+    known = (kind for one in symbol.classes if (kind := _KNOWN.get(_package_and_name(one))))
     kind = next(known, None)
-    return _called(kind) if found.kind == "instance" else kind
+    return _called(kind) if symbol.kind == "instance" else kind
 
 
 def _package_and_name(one: str) -> tuple[str, str]:
@@ -495,9 +495,9 @@ def _called(kind: _Kind | None) -> _Kind | None:
     return _CALLED.get(kind) if kind else None
 
 
-def _is_of_celery(found: Symbol | None) -> bool:
+def _is_of_celery(symbol: Symbol | None) -> bool:
     """Return whether an object is a class or function of Celery's, such as `chain`."""
-    return found is not None and found.kind in ("class", "function") and found.module.partition(".")[0] == "celery"
+    return symbol is not None and symbol.kind in ("class", "function") and symbol.module.partition(".")[0] == "celery"
 
 
 def _ends(body: list[ast.stmt]) -> bool:

@@ -114,13 +114,13 @@ def unread_names(
     `written` has each name with whether its value is in effect although the name is not read. Names that are not
     meant for Celery are left out, and those that resemble no setting and that the application's `own` code reads.
     """
-    found = UnreadNames()
+    unread = UnreadNames()
     for name, has_effect in sorted(written.items()):
         right = _setting_in_namespace(namespace, name) if namespace else None
         if name in release.settings or right in release.settings:
             continue
         if name in release.old_names:
-            _sort_old_name(found, name, release.old_names[name], written, namespace)
+            _sort_old_name(unread, name, release.old_names[name], written, namespace)
             continue
         suggestion = _suggest_in_namespace(right, release) if namespace else _suggest_anywhere(name, release)
         # a name that only resembles a setting is a mistake even if a page of the application shows its value
@@ -128,22 +128,22 @@ def unread_names(
             continue
         bare = right or name.lower().removeprefix("celery_")
         if not suggestion and bare.startswith(_CELERY_PREFIXES):
-            found.of_no_release.append(name)
+            unread.of_no_release.append(name)
         else:
-            found.unknown[name] = suggestion
-    return found
+            unread.unknown[name] = suggestion
+    return unread
 
 
-def _sort_old_name(found: UnreadNames, name: str, new: str, written: Mapping[str, bool], namespace: str) -> None:
+def _sort_old_name(unread: UnreadNames, name: str, new: str, written: Mapping[str, bool], namespace: str) -> None:
     spellings_of_new = _new_spellings(new, namespace)
     twin = next((one for one in spellings_of_new if one in written), None)
     has_effect = written[name]
     if not has_effect and twin:
-        found.shadowed[name] = twin
+        unread.shadowed[name] = twin
     elif not has_effect and namespace:
-        found.outside[name] = spellings_of_new[-1]
+        unread.outside[name] = spellings_of_new[-1]
     elif not twin:
-        found.old[name] = new
+        unread.old[name] = new
 
 
 def unknown_options(attributes: Mapping[str, bool], release: Release) -> dict[str, str]:

@@ -71,11 +71,11 @@ def queue_metrics(counts: Iterable[QueueCount]) -> Iterator[Metric]:
         "repot_queue_unknown", "1 if the broker did not count the queue.", labels=["broker", "queue"]
     )
     families = [GaugeMetricFamily(gauge.name, gauge.help, labels=["broker", "queue"]) for gauge in QUEUE_GAUGES]
-    for one in counts:
-        labels = [one.broker, one.queue]
-        unknown.add_metric(labels, one.depth is None)
+    for count in counts:
+        labels = [count.broker, count.queue]
+        unknown.add_metric(labels, count.depth is None)
         for gauge, family in zip(QUEUE_GAUGES, families, strict=True):
-            value = None if one.depth is None else gauge.value(one.depth)
+            value = None if count.depth is None else gauge.value(count.depth)
             if value is not None:
                 family.add_metric(labels, value)
     yield from (*families, unknown)

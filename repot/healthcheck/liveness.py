@@ -30,11 +30,11 @@ def find_status(directory: Path | None, node: str) -> WorkerStatus | ProbeResult
     """Return the status of the named worker, or of the only one here; a negative result if no worker is here."""
     place = directory or status_file.default_dir()
     named = full_node_name(node) if node else ""
-    found = _meant(_statuses(place, named))
-    if len(found) == 1:
-        return found[0]
-    if found:
-        return _no(WorkerState.AMBIGUOUS, _several(found, place))
+    statuses = _meant(_statuses(place, named))
+    if len(statuses) == 1:
+        return statuses[0]
+    if statuses:
+        return _no(WorkerState.AMBIGUOUS, _several(statuses, place))
     # if no status file can be read, any of them explains why
     names = [named] if named else status_file.nodes(place)[:1]
     if not names:
@@ -49,88 +49,88 @@ def find_status(directory: Path | None, node: str) -> WorkerStatus | ProbeResult
         return _no(WorkerState.STATUS_UNREADABLE, error.message)
 
 
-def liveness(found: WorkerStatus | ProbeResult, timeout_s: float) -> ProbeResult:
+def liveness(status: WorkerStatus | ProbeResult, timeout_s: float) -> ProbeResult:
     """Decide whether the worker is alive; its status file may be `timeout_s` old."""
-    if isinstance(found, ProbeResult):
-        return found
-    age_s = monotonic() - found.written_at
-    gone = _why_gone(found, age_s)
+    if isinstance(status, ProbeResult):
+        return status
+    age_s = monotonic() - status.written_at
+    gone = _why_gone(status, age_s)
     if gone:
         return _no(WorkerState.GONE, gone)
-    is_held = _is_held(found)
-    if found.phase is WorkerPhase.STOPPING and not is_held:
+    is_held = _is_held(status)
+    if status.phase is WorkerPhase.STOPPING and not is_held:
         # a soft shutdown and a pool of threads wait without an event loop; the supervisor limits how long
-        reason = f"{found.node} is stopping ({found.shutdown} shutdown)"
+        reason = f"{status.node} is stopping ({status.shutdown} shutdown)"
         return ProbeResult(ok=True, state=WorkerState.STOPPING, reason=reason)
-    task = found.pool.longest_running
-    if found.pool.blocks_the_loop and task and not is_held:
-        return _blocked(found, task.name, monotonic() - task.started_at)
+    task = status.pool.longest_running
+    if status.pool.blocks_the_loop and task and not is_held:
+        return _blocked(status, task.name, monotonic() - task.started_at)
     if age_s > timeout_s:
         what = "is stopped by a signal" if is_held else "hangs"
-        reason = f"{found.node} {what}: its status file is {age_s:.0f} s old, {timeout_s:g} are allowed"
-        return _no(WorkerState.FROZEN, reason + ("" if is_held else _held_by_a_task(found)))
-    reason = f"{found.node} wrote its status file {age_s:.1f} s ago"
-    return ProbeResult(ok=True, state=WorkerState(found.phase), reason=reason)
+        reason = f"{status.node} {what}: its status file is {age_s:.0f} s old, {timeout_s:g} are allowed"
+        return _no(WorkerState.FROZEN, reason + ("" if is_held else _held_by_a_task(status)))
+    reason = f"{status.node} wrote its status file {age_s:.1f} s ago"
+    return ProbeResult(ok=True, state=WorkerState(status.phase), reason=reason)
 
 
 def _no(state: WorkerState, reason: str) -> ProbeResult:
     return ProbeResult(ok=False, state=state, reason=reason)
 
 
-def _blocked(found: WorkerStatus, name: str, runtime_s: float) -> ProbeResult:
+def _blocked(status: WorkerStatus, name: str, runtime_s: float) -> ProbeResult:
     """Judge a solo worker in its task: it cannot write its status, and Celery cannot enforce a time limit there."""
-    running = f"{found.node} has run {name} for {runtime_s:.0f} s"
-    if found.pool.is_stuck:
+    running = f"{status.node} has run {name} for {runtime_s:.0f} s"
+    if status.pool.is_stuck:
         reason = f"{running}, past its hard time limit, and cannot stop it (solo pool)"
         return _no(WorkerState.POOL_STUCK, reason)
     reason = f"{running} and cannot write its status file meanwhile (solo pool)"
     return ProbeResult(ok=True, state=WorkerState.BUSY, reason=reason)
 
 
-def _held_by_a_task(found: WorkerStatus) -> str:
+def _held_by_a_task(status: WorkerStatus) -> str:
     """Return what else may hold the event loop, where tasks run in it; empty for other pools.
 
     The file does not name a task that began after it was written and has made no pause since.
     """
-    if not found.pool.shares_the_loop:
+    if not status.pool.shares_the_loop:
         return ""
-    cause = f"its {found.pool.kind} pool runs tasks in the event loop, and one that computes without a pause holds it"
+    cause = f"its {status.pool.kind} pool runs tasks in the event loop, and one that computes without a pause holds it"
     instead = "give such tasks a pool of processes (-P prefork), or raise HEALTHCHECK_STATUS_TIMEOUT above their time"
     return f"; {cause}: {instead}"
 
 
-def _why_gone(found: WorkerStatus, age_s: float) -> str:
+def _why_gone(status: WorkerStatus, age_s: float) -> str:
     """Return why the process no longer exists; empty if it does, or if that cannot be seen from here."""
-    if found.phase is WorkerPhase.STOPPED:
-        return f"{found.node} has ended ({found.shutdown or 'warm'} shutdown)"
-    process = found.process
+    if status.phase is WorkerPhase.STOPPED:
+        return f"{status.node} has ended ({status.shutdown or 'warm'} shutdown)"
+    process = status.process
     if age_s < 0 or process.boot_id != process_identity.boot_id():
-        return f"the status file of {found.node} is from before this machine's last start"
+        return f"the status file of {status.node} is from before this machine's last start"
     if process.pid_namespace != process_identity.pid_namespace():
         # the process ids of another container mean nothing here
         return ""
     try:
         os.kill(process.pid, 0)
     except ProcessLookupError:
-        return f"the process {process.pid} of {found.node} is gone"
+        return f"the process {process.pid} of {status.node} is gone"
     except PermissionError:
         pass
     has_ended = process_identity.process_state(process.pid) in ("Z", "X")
     if has_ended or process.start_ticks != process_identity.start_ticks(process.pid):
-        return f"the process {process.pid} of {found.node} is gone"
+        return f"the process {process.pid} of {status.node} is gone"
     return ""
 
 
-def _is_held(found: WorkerStatus) -> bool:
+def _is_held(status: WorkerStatus) -> bool:
     """Return whether SIGSTOP or a debugger holds the process."""
-    process = found.process
+    process = status.process
     is_here = process.pid_namespace == process_identity.pid_namespace()
     return is_here and process_identity.process_state(process.pid) in ("T", "t")
 
 
 def living_in(directory: Path | None) -> list[WorkerStatus]:
     """Return the status of each living worker with a status file in `directory`; None is the default directory."""
-    return [found for found in _statuses(directory or status_file.default_dir()) if _may_live(found)]
+    return [status for status in _statuses(directory or status_file.default_dir()) if _may_live(status)]
 
 
 def _meant(statuses: Iterable[WorkerStatus]) -> list[WorkerStatus]:
@@ -139,24 +139,24 @@ def _meant(statuses: Iterable[WorkerStatus]) -> list[WorkerStatus]:
     Of one name, a worker that stops makes way for another; one that was killed does not, as it may be the one that is
     meant.
     """
-    by_age = sorted(statuses, key=lambda found: found.written_at)
-    living = [found for found in by_age if _may_live(found)]
-    names = {found.node for found in living if found.phase is not WorkerPhase.STOPPING}
-    left = [found for found in living if found.phase is not WorkerPhase.STOPPING or found.node not in names]
-    killed = [found for found in by_age if found.node in names and found not in living and _was_killed(found)]
+    by_age = sorted(statuses, key=lambda status: status.written_at)
+    living = [status for status in by_age if _may_live(status)]
+    names = {status.node for status in living if status.phase is not WorkerPhase.STOPPING}
+    left = [status for status in living if status.phase is not WorkerPhase.STOPPING or status.node not in names]
+    killed = [status for status in by_age if status.node in names and status not in living and _was_killed(status)]
     return [*left, *killed] or by_age[-1:]
 
 
-def _was_killed(found: WorkerStatus) -> bool:
+def _was_killed(status: WorkerStatus) -> bool:
     """Return whether a worker that lives no more has not ended by itself, since this machine's last start."""
-    return found.phase is not WorkerPhase.STOPPED and found.process.boot_id == process_identity.boot_id()
+    return status.phase is not WorkerPhase.STOPPED and status.process.boot_id == process_identity.boot_id()
 
 
-def _several(found: Iterable[WorkerStatus], place: Path) -> str:
+def _several(statuses: Iterable[WorkerStatus], place: Path) -> str:
     """Return why one of several workers must be named, or what to do if they have one name."""
     pids: dict[str, list[str]] = {}
-    for one in found:
-        pids.setdefault(one.node, []).append(f"{one.process.pid}{'' if _may_live(one) else ', which is gone'}")
+    for status in statuses:
+        pids.setdefault(status.node, []).append(f"{status.process.pid}{'' if _may_live(status) else ', which is gone'}")
     for node, processes in pids.items():
         if len(processes) > 1:
             return (
@@ -166,11 +166,11 @@ def _several(found: Iterable[WorkerStatus], place: Path) -> str:
     return f"several workers have a status file in {place}: {', '.join(sorted(pids))}; name one in HEALTHCHECK_NODE"
 
 
-def _may_live(found: WorkerStatus) -> bool:
+def _may_live(status: WorkerStatus) -> bool:
     """Return whether a worker may be alive; in another container only the age of its status file can tell."""
-    age_s = monotonic() - found.written_at
-    is_here = found.process.pid_namespace == process_identity.pid_namespace()
-    return not _why_gone(found, age_s) and (is_here or age_s < STALE_S)
+    age_s = monotonic() - status.written_at
+    is_here = status.process.pid_namespace == process_identity.pid_namespace()
+    return not _why_gone(status, age_s) and (is_here or age_s < STALE_S)
 
 
 def _statuses(directory: Path, named: str = "") -> Iterator[WorkerStatus]:
@@ -178,9 +178,9 @@ def _statuses(directory: Path, named: str = "") -> Iterator[WorkerStatus]:
     paths = status_file.paths_of(directory, named) if named else status_file.paths(directory)
     for path in paths:
         with suppress(FileNotFoundError, StatusFileUnreadable):
-            found = status_file.read(path)
-            if named in ("", found.node):
-                yield found
+            status = status_file.read(path)
+            if named in ("", status.node):
+                yield status
 
 
 def full_node_name(node: str) -> str:

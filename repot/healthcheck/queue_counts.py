@@ -100,17 +100,17 @@ class QueueCounter:
         link = Link(settings.read_url.masked(), settings.write_url.masked(), "", options, queues=settings.queue_names)
         return self.count(link)
 
-    def totals(self, found: WorkerStatus, counts: Iterable[QueueCount]) -> list[BrokerTotal]:
-        """Add up the counts of each broker; `found` is the status of the worker itself."""
+    def totals(self, status: WorkerStatus, counts: Iterable[QueueCount]) -> list[BrokerTotal]:
+        """Add up the counts of each broker; `status` is that of the worker itself."""
         depths: dict[str, list[Depth | None]] = {}
         for one in counts:
             depths.setdefault(one.broker, []).append(one.depth)
-        statuses = {one.node: one for one in living_in(self._settings.status_dir)} | {found.node: found}
+        statuses = {one.node: one for one in living_in(self._settings.status_dir)} | {status.node: status}
         # with early acknowledgement the broker does not count what a worker holds
         held: Counter[str] = Counter()
         for worker in statuses.values():
             held[worker.link.url] += worker.pool.reserved
-        return [self._total(broker, found, held[broker]) for broker, found in depths.items()]
+        return [self._total(broker, counted, held[broker]) for broker, counted in depths.items()]
 
     def close(self) -> None:
         """Close the connections."""
@@ -183,16 +183,16 @@ class QueueCounter:
         stated = "global_keyprefix" in side.options
         try:
             broker = self._broker(side)
-            found = find_queues(broker, self._settings, readers={}, prefix_is_stated=stated, counted_within_s=0)
+            deployment = find_queues(broker, self._settings, readers={}, prefix_is_stated=stated, counted_within_s=0)
         except BrokerUnreachable:
             return None
-        depths = {name: one.depth for name, one in found.queues.items()} | dict(found.dead_letters)
+        depths = {name: one.depth for name, one in deployment.queues.items()} | dict(deployment.dead_letters)
         others = [depth for name, depth in depths.items() if name not in counted]
         if any(isinstance(one, Depth) and not one.is_drained for one in others):
             return False
-        if found.unreached(counted, on_purpose=False):
+        if deployment.unreached(counted, on_purpose=False):
             return False
-        return None if found.unknown or any(isinstance(one, Unknown) for one in others) else True
+        return None if deployment.unknown or any(isinstance(one, Unknown) for one in others) else True
 
     def _broker(self, side: Side) -> Broker:
         where = side.url.masked()

@@ -218,17 +218,17 @@ def create_app(worker: WorkerSettings, health: HealthcheckSettings) -> FastAPI:
     return app
 
 
-def _details(found: WorkerStatus) -> dict[str, Any]:
+def _details(status: WorkerStatus) -> dict[str, Any]:
     now = monotonic()
-    pool, link, running = found.pool, found.link, found.pool.longest_running
+    pool, link, running = status.pool, status.link, status.pool.longest_running
     return {
-        "node": found.node,
-        "pid": found.process.pid,
-        "phase": found.phase,
-        "phase_age_s": round(now - found.phase_entered_at, 1),
-        "status_age_s": round(now - found.written_at, 1),
-        "uptime_s": round(now - found.started_at, 1),
-        "last_received_age_s": _age_s(found.last_received_at, now),
+        "node": status.node,
+        "pid": status.process.pid,
+        "phase": status.phase,
+        "phase_age_s": round(now - status.phase_entered_at, 1),
+        "status_age_s": round(now - status.written_at, 1),
+        "uptime_s": round(now - status.started_at, 1),
+        "last_received_age_s": _age_s(status.last_received_at, now),
         "pool": {
             "kind": pool.kind,
             "processes": pool.processes,
@@ -245,7 +245,7 @@ def _details(found: WorkerStatus) -> dict[str, Any]:
             "last_contact_age_s": _age_s(link.last_contact_at, now),
             "reconnects": link.reconnects,
         },
-        "tasks": found.counts,
+        "tasks": status.counts,
     }
 
 

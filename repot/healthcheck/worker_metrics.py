@@ -36,8 +36,8 @@ def _since(instant: float | None, now: float) -> float | None:
     return None if instant is None else now - instant
 
 
-def _longest_running_s(found: WorkerStatus, now: float) -> float:
-    return now - found.pool.longest_running.started_at if found.pool.longest_running else 0
+def _longest_running_s(status: WorkerStatus, now: float) -> float:
+    return now - status.pool.longest_running.started_at if status.pool.longest_running else 0
 
 
 GAUGES = (
@@ -123,20 +123,20 @@ TASK_HISTOGRAMS = {
 }
 
 
-def within(found: WorkerStatus, most_tasks: int) -> WorkerStatus:
+def within(status: WorkerStatus, most_tasks: int) -> WorkerStatus:
     """Return a status with the counts of so many tasks, those that were seen first; `OTHER` has the sums of the others.
 
     A task that has series of its own keeps them as long as its worker runs: the file names tasks in that order.
     """
-    names = dict.fromkeys(chain(found.counts, *found.histograms.values(), found.costs))
+    names = dict.fromkeys(chain(status.counts, *status.histograms.values(), status.costs))
     shown = frozenset(islice(names, most_tasks))
     if len(shown) == len(names):
-        return found
+        return status
     return replace(
-        found,
-        counts=_by_name(found.counts, shown),
-        costs=_by_name(found.costs, shown),
-        histograms={kind: _by_place(tasks, shown) for kind, tasks in found.histograms.items()},
+        status,
+        counts=_by_name(status.counts, shown),
+        costs=_by_name(status.costs, shown),
+        histograms={kind: _by_place(tasks, shown) for kind, tasks in status.histograms.items()},
     )
 
 
@@ -159,68 +159,68 @@ def _by_place(tasks: dict[str, list[float]], shown: frozenset[str]) -> dict[str,
     return found
 
 
-def worker_metrics(found: WorkerStatus) -> Iterator[Metric]:
+def worker_metrics(status: WorkerStatus) -> Iterator[Metric]:
     """Yield all metrics of a worker."""
-    yield from _gauges(found)
-    yield from _connection_counters(found)
-    yield from _task_counters(found)
-    yield from _task_histograms(found)
-    yield from _task_costs(found)
+    yield from _gauges(status)
+    yield from _connection_counters(status)
+    yield from _task_counters(status)
+    yield from _task_histograms(status)
+    yield from _task_costs(status)
 
 
-def _gauges(found: WorkerStatus) -> Iterator[Metric]:
+def _gauges(status: WorkerStatus) -> Iterator[Metric]:
     now = monotonic()
     for gauge in GAUGES:
-        value = gauge.value(found, now)
+        value = gauge.value(status, now)
         if value is not None:
             family = GaugeMetricFamily(gauge.name, gauge.help, labels=["node"])
-            family.add_metric([found.node], value)
+            family.add_metric([status.node], value)
             yield family
 
 
-def _connection_counters(found: WorkerStatus) -> Iterator[Metric]:
+def _connection_counters(status: WorkerStatus) -> Iterator[Metric]:
     errors = CounterMetricFamily(
         "repot_broker_connection_errors",
         "Lost connections to its broker and failed attempts, by the exception.",
         labels=["node", "error"],
     )
     # present before the first error: Prometheus does not see the increase of a new series
-    for error, number in ({OTHER: 0} | found.link.connection_errors).items():
-        errors.add_metric([found.node, error], number)
+    for error, number in ({OTHER: 0} | status.link.connection_errors).items():
+        errors.add_metric([status.node, error], number)
     yield errors
     reconnects = CounterMetricFamily("repot_broker_reconnects", "Times it reached its broker again.", labels=["node"])
-    reconnects.add_metric([found.node], found.link.reconnects)
+    reconnects.add_metric([status.node], status.link.reconnects)
     yield reconnects
 
 
-def _task_counters(found: WorkerStatus) -> Iterator[Metric]:
+def _task_counters(status: WorkerStatus) -> Iterator[Metric]:
     for outcome, (name, meaning) in TASK_COUNTERS.items():
-        if outcome is TaskOutcome.DEDUPLICATED and not found.counts_deduplicated:
+        if outcome is TaskOutcome.DEDUPLICATED and not status.counts_deduplicated:
             continue
         family = CounterMetricFamily(name, meaning, labels=["node", "task"])
-        for task, counts in found.counts.items():
-            family.add_metric([found.node, task], counts.get(outcome, 0))
+        for task, counts in status.counts.items():
+            family.add_metric([status.node, task], counts.get(outcome, 0))
         yield family
 
 
-def _task_histograms(found: WorkerStatus) -> Iterator[Metric]:
+def _task_histograms(status: WorkerStatus) -> Iterator[Metric]:
     for kind, (name, meaning) in TASK_HISTOGRAMS.items():
         family = HistogramMetricFamily(name, meaning, labels=["node", "task"])
         bounds = [*(str(float(bound)) for bound in BUCKETS_S[kind]), "+Inf"]
-        for task, (*counted, sum_s) in found.histograms.get(kind, {}).items():
-            family.add_metric([found.node, task], list(zip(bounds, accumulate(counted), strict=True)), sum_s)
+        for task, (*counted, sum_s) in status.histograms.get(kind, {}).items():
+            family.add_metric([status.node, task], list(zip(bounds, accumulate(counted), strict=True)), sum_s)
         yield family
 
 
-def _task_costs(found: WorkerStatus) -> Iterator[Metric]:
+def _task_costs(status: WorkerStatus) -> Iterator[Metric]:
     family = CounterMetricFamily(
         "repot_task_cost",
         "What runs of tasks that state a price have cost, in their unit: all (spent), runs that may have been paid for "
         "before (repeated), and runs that did not happen (prevented, an estimate).",
         labels=["node", "task", "kind"],
     )
-    for task, costs in found.costs.items():
+    for task, costs in status.costs.items():
         for kind, amount in costs.items():
-            family.add_metric([found.node, task, kind], amount / MILLIONTHS)
-    if found.costs:
+            family.add_metric([status.node, task, kind], amount / MILLIONTHS)
+    if status.costs:
         yield family

@@ -89,47 +89,47 @@ class WorkerProbe:
         if self._client:
             self._client.close()
 
-    def _cut_off(self, found: WorkerStatus, live: ProbeResult) -> ProbeResult | None:
+    def _cut_off(self, status: WorkerStatus, live: ProbeResult) -> ProbeResult | None:
         """Return the result if the broker has closed the connection of a worker that cannot notice it in its task."""
         if live.state is not WorkerState.BUSY:
             return None
         peers = tcp_info.addresses(self._worker.read_url)
         # others may be open: RabbitMQ closes the one with a heartbeat, and the ones for sending have none
-        if tcp_info.is_connected(found.process.pid, peers, found.link.local_port) is not False:
+        if tcp_info.is_connected(status.process.pid, peers, status.link.local_port) is not False:
             return None
         reason = (
-            f"{live.reason}; {found.link.url} has closed its connection meanwhile, and may deliver the task to another "
-            "worker (a pool of processes keeps the connection: -P prefork)"
+            f"{live.reason}; {status.link.url} has closed its connection meanwhile, and may deliver the task to "
+            "another worker (a pool of processes keeps the connection: -P prefork)"
         )
         return ProbeResult(ok=False, state=WorkerState.BROKER_UNREACHABLE, reason=reason)
 
-    def _misconfigured(self, found: WorkerStatus) -> ProbeResult | None:
+    def _misconfigured(self, status: WorkerStatus) -> ProbeResult | None:
         """Return the result if the worker consumes from another broker than these settings name."""
-        if self._url == found.link.url:
+        if self._url == status.link.url:
             return None
         reason = (
-            f"{found.node} consumes from {found.link.url}, but WORKER_BROKER_URL here is {self._url}; "
+            f"{status.node} consumes from {status.link.url}, but WORKER_BROKER_URL here is {self._url}; "
             "give this process the worker's environment"
         )
         return ProbeResult(ok=False, state=WorkerState.MISCONFIGURED, reason=reason)
 
-    def _ping(self, found: WorkerStatus) -> ProbeResult:
-        client = self._client_for(found)
-        ping = client.ping(found.node)
+    def _ping(self, status: WorkerStatus) -> ProbeResult:
+        client = self._client_for(status)
+        ping = client.ping(status.node)
         self._on_ping(ping)
-        if ping.outcome is PingOutcome.ANSWERED and self._stall.suspects(found):
-            waiting = client.count_waiting(found.link.queues)
-            if waiting is not None and self._stall.is_stalled(found, waiting):
-                return stalled(found, waiting)
-        return readiness_from_ping(found, ping)
+        if ping.outcome is PingOutcome.ANSWERED and self._stall.suspects(status):
+            waiting = client.count_waiting(status.link.queues)
+            if waiting is not None and self._stall.is_stalled(status, waiting):
+                return stalled(status, waiting)
+        return readiness_from_ping(status, ping)
 
-    def _client_for(self, found: WorkerStatus) -> PingClient:
+    def _client_for(self, status: WorkerStatus) -> PingClient:
         """Return a new client after each start of the worker and each change of its server: options may differ."""
         known = self._pinged and (self._pinged.process, self._pinged.started_at, self._pinged.link.server)
-        if self._client is None or known != (found.process, found.started_at, found.link.server):
+        if self._client is None or known != (status.process, status.started_at, status.link.server):
             self.close()
-            self._client = PingClient(self._worker, found.link, self._health.ping_timeout)
-            self._pinged = found
+            self._client = PingClient(self._worker, status.link, self._health.ping_timeout)
+            self._pinged = status
         return self._client
 
 

@@ -72,9 +72,9 @@ def _variables(text: str) -> Iterator[tuple[str, tuple[str, str]]]:
 
     from dotenv.parser import parse_stream
 
-    for found in parse_stream(StringIO(text)):
-        if found.key:
-            yield found.key, (found.value or "", found.original.string)
+    for binding in parse_stream(StringIO(text)):
+        if binding.key:
+            yield binding.key, (binding.value or "", binding.original.string)
 
 
 def _require_plain(name: str, value: str) -> None:

@@ -58,24 +58,25 @@ def choose(
     """
     with closing(source.open(settings)) as broker:
         stated = source.stated_options(settings)
-        found = find_queues(broker, settings, app, prefix_is_stated="global_keyprefix" in stated)
-    _refuse_unknown(mapping, named, found)
-    chosen = tuple(named) or tuple(dict.fromkeys((*found.expected, *mapping)))
+        deployment = find_queues(broker, settings, app, prefix_is_stated="global_keyprefix" in stated)
+    _refuse_unknown(mapping, named, deployment)
+    chosen = tuple(named) or tuple(dict.fromkeys((*deployment.expected, *mapping)))
     narrowed = bool(named)
-    missing = [f"the source has no queue {one!r}" for one in named if one not in found.queues and not found.unknown]
+    absent = [] if deployment.unknown else [queue for queue in named if queue not in deployment.queues]
+    missing = [f"the source has no queue {queue!r}" for queue in absent]
     return QueueChoice(
         {queue: mapping.get(queue, queue) for queue in chosen},
-        tuple(found.queues[one].described for one in chosen if one in found.queues),
-        tuple(refusals(found, chosen, on_purpose=narrowed, options=_OPTIONS, app="" if app else "-A")),
-        (*missing, *notes(found, chosen, on_purpose=narrowed)),
-        tuple(unknowns(found, chosen)),
+        tuple(deployment.queues[one].described for one in chosen if one in deployment.queues),
+        tuple(refusals(deployment, chosen, on_purpose=narrowed, options=_OPTIONS, app="" if app else "-A")),
+        (*missing, *notes(deployment, chosen, on_purpose=narrowed)),
+        tuple(unknowns(deployment, chosen)),
     )
 
 
-def _refuse_unknown(mapping: Mapping[str, str], named: Collection[str], found: DeploymentQueues) -> None:
-    known = [*named] if named else [*found.queues, *found.dead_letters]
+def _refuse_unknown(mapping: Mapping[str, str], named: Collection[str], deployment: DeploymentQueues) -> None:
+    known = [*named] if named else [*deployment.queues, *deployment.dead_letters]
     for queue in mapping:
-        if queue in known or (found.unknown and not named):
+        if queue in known or (deployment.unknown and not named):
             continue
         near = difflib.get_close_matches(queue, known, n=1)
         message = f"--map {queue}={mapping[queue]}: {queue!r} is not among the queues that are moved"

@@ -185,9 +185,9 @@ class Control:
             LeaseLost: another mover has the lease.
             BrokerUnreachable: the journal's broker did not answer; the change happened, or not.
         """
-        found = self.journal.apply(lines)
-        self._requested = Request(found.get("wanted") or Request.RUN)
-        self._rate = float(found["rate"]) if found.get("rate") else None
+        record = self.journal.apply(lines)
+        self._requested = Request(record.get("wanted") or Request.RUN)
+        self._rate = float(record["rate"]) if record.get("rate") else None
 
     def target_refuses(self, reason: str, on_wait: Callable[[], None]) -> None:
         """Wait a moment while the target takes nothing (an alarm, a full queue, no memory).
@@ -217,7 +217,7 @@ class Control:
         self._sleep(self._next_pause())
 
     def renew(self) -> None:
-        """Renew the hold of the source queue, if a third of its lease is over.
+        """Renew the hold of the source queue, if a third of its lease has passed.
 
         Raises:
             LeaseLost: another mover has it.

@@ -75,21 +75,21 @@ def list_in_hand(
         ConfigInvalid: the adapter cannot say.
         BrokerUnreachable: the broker did not answer.
     """
-    asked: Any = broker
-    if not isinstance(asked, AsksWorkers):
+    source: Any = broker
+    if not isinstance(source, AsksWorkers):
         message = f"the adapter for {broker.product} cannot ask workers"
         raise ConfigInvalid(message)
     # before the workers are asked: what they take up meanwhile is only in their answers
-    deliveries = list(asked.deliveries()) if isinstance(asked, KeepsDeliveries) else []
-    answers = asked.ask_workers(control_exchange, within_s)
+    deliveries = list(source.deliveries()) if isinstance(source, KeepsDeliveries) else []
+    answers = source.ask_workers(control_exchange, within_s)
     of_worker = [_by_worker(one, answers) for one in unlisted(answers, deliveries)]
     tasks = (*_by_broker(deliveries, answers), *of_worker)
-    held = asked.held() if isinstance(asked, HoldsQueues) else Held()
+    held = source.held() if isinstance(source, HoldsQueues) else Held()
     return InHandReport(
         tuple(one for one in tasks if not queues or not one.queues or set(one.queues) & set(queues)),
         answers,
-        asked.consumers(queues) if isinstance(asked, ListsConsumers) else (),
-        isinstance(asked, ListsConsumers),
+        source.consumers(queues) if isinstance(source, ListsConsumers) else (),
+        isinstance(source, ListsConsumers),
         {
             queue: depth.unacked
             for queue, depth in held.queues.items()
@@ -127,23 +127,23 @@ def unlisted(answers: Answers, deliveries: Collection[Delivery]) -> list[HeldTas
 
 def _by_broker(deliveries: Collection[Delivery], answers: Answers) -> list[TaskInHand]:
     held = holders(answers)
-    found = []
-    for one in sorted(deliveries, key=lambda each: each.delivered_at or 0):
-        by = held.get(one.task_id, [])
-        found.append(
+    tasks = []
+    for delivery in sorted(deliveries, key=lambda each: each.delivered_at or 0):
+        by = held.get(delivery.task_id, [])
+        tasks.append(
             TaskInHand(
-                one.task_id,
-                one.task,
-                one.queues,
-                ", ".join(sorted({each.worker for each in by})) or one.worker,
-                ", ".join(sorted({each.state for each in by})) or _state_without_answer(one),
-                one.delivered_at,
-                one.again_at,
-                one.problem,
-                one.worker,
+                delivery.task_id,
+                delivery.task,
+                delivery.queues,
+                ", ".join(sorted({each.worker for each in by})) or delivery.worker,
+                ", ".join(sorted({each.state for each in by})) or _state_without_answer(delivery),
+                delivery.delivered_at,
+                delivery.again_at,
+                delivery.problem,
+                delivery.worker,
             )
         )
-    return found
+    return tasks
 
 
 def _state_without_answer(delivery: Delivery) -> str:

@@ -396,14 +396,14 @@ class Move:
         }
         if order.direction is Direction.FORTH and self.journal.create(fields):
             return
-        found = find_record(self.journal, order.name)
+        record = find_record(self.journal, order.name)
         for side, named in places.items():
-            if differences := named.differences(Place.in_record(found, side)):
-                message = f"the move {order.name!r} has another {side}, {found[side]}: {', '.join(differences)}"
+            if differences := named.differences(Place.in_record(record, side)):
+                message = f"the move {order.name!r} has another {side}, {record[side]}: {', '.join(differences)}"
                 hint = "Name the brokers as it does, with any user; a move between other brokers needs another name."
                 raise MoveConflict(message, hint=hint)
-        queues = {**json.loads(found["queues"]), **order.queues}
-        dead = sorted({*dead_of(found), *order.dead})
+        queues = {**json.loads(record["queues"]), **order.queues}
+        dead = sorted({*dead_of(record), *order.dead})
         changed = {"queues": json.dumps(queues), "priority": order.rules.priority, "dead": json.dumps(dead)}
         if order.direction is Direction.FORTH:
             changed["pace"] = order.limits.pace()

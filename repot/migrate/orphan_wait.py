@@ -1,7 +1,7 @@
 """Give back the orphans of a move, move them, and wait for those that cannot be given back yet.
 
-A claim is left until its lease is over, and a young delivery until it has its age; a worker that may be alive and did
-not answer makes all of them wait. The wait ends with what was known when it began: the claim of a living worker is
+A claim is left until its lease has expired, and a young delivery until it has its age; a worker that may be alive and
+did not answer makes all of them wait. The wait ends with what was known when it began: the claim of a living worker is
 renewed again and again, and is not waited for.
 """
 

@@ -85,16 +85,16 @@ def find_orphans(broker: Broker, selection: Selection) -> list[Finding]:
         HoldersUnknown: a worker may be alive that did not say what it holds.
         BrokerUnreachable: the broker did not answer.
     """
-    asked: Any = broker
-    if not isinstance(asked, KeepsDeliveries) or not isinstance(asked, AsksWorkers):
+    source: Any = broker
+    if not isinstance(source, KeepsDeliveries) or not isinstance(source, AsksWorkers):
         message = f"the adapter for {broker.product} cannot give back what workers hold"
         raise ConfigInvalid(message)
-    found = selected(asked, selection)
+    findings = selected(source, selection)
     for pause_s in (0.0, _LOOKS_APART_S):
-        if any(one.is_orphan for one in found):
+        if any(one.is_orphan for one in findings):
             Event().wait(pause_s)
-            found = _look(asked, found, selection)
-    return found
+            findings = _look(source, findings, selection)
+    return findings
 
 
 def selected(broker: Any, selection: Selection) -> list[Finding]:  # noqa: ANN401 - KeepsDeliveries
@@ -117,7 +117,7 @@ def ready_at(finding: Finding, selection: Selection) -> float | None:
     return max(old_at, delivery.again_at or 0) if delivery.lives else old_at
 
 
-def give_back(broker: Broker, found: Iterable[Finding]) -> Iterator[Finding]:
+def give_back(broker: Broker, findings: Iterable[Finding]) -> Iterator[Finding]:
     """Give back each orphan; yield every finding, with the reason if it was not given back after all.
 
     Raises:
@@ -125,9 +125,9 @@ def give_back(broker: Broker, found: Iterable[Finding]) -> Iterator[Finding]:
     """
     keeper: Any = broker
     assert isinstance(keeper, KeepsDeliveries)
-    for one in found:
-        done = keeper.give_back(one.delivery) if one.is_orphan else GiveBack.DONE
-        yield one if done is GiveBack.DONE else Finding(one.delivery, done.value)
+    for finding in findings:
+        done = keeper.give_back(finding.delivery) if finding.is_orphan else GiveBack.DONE
+        yield finding if done is GiveBack.DONE else Finding(finding.delivery, done.value)
 
 
 def take_back(broker: Broker, selection: Selection) -> str:
@@ -153,9 +153,9 @@ def _by_itself(broker: Broker) -> str:
     return f"{broker.product} gives back by itself what it delivered" if returns_by_itself(broker) else ""
 
 
-def summary(found: Iterable[Finding], done: str) -> str:
+def summary(findings: Iterable[Finding], done: str) -> str:
     """Return how many messages are `done`, and how many are left in workers' hands for which reason."""
-    counts = Counter(one.reason or done for one in found)
+    counts = Counter(one.reason or done for one in findings)
     orphans = counts.pop(done, 0)
     left = "".join(f"; {count} left: {reason}" for reason, count in counts.most_common())
     return f"{orphans} orphans {done}{left}"
@@ -187,7 +187,7 @@ def _young(selection: Selection) -> str:
     return f"it was delivered less than {selection.older_than_s:g} s ago"
 
 
-def _look(broker: Any, found: Collection[Finding], selection: Selection) -> list[Finding]:  # noqa: ANN401 - both protocols
+def _look(broker: Any, findings: Collection[Finding], selection: Selection) -> list[Finding]:  # noqa: ANN401 - both protocols
     """Ask the workers, and check that all are accounted for; return what is still an orphan.
 
     Raises:
@@ -196,7 +196,7 @@ def _look(broker: Any, found: Collection[Finding], selection: Selection) -> list
     answers: Answers = broker.ask_workers(selection.control_exchange, selection.within_s)
     clients: tuple[BrokerClient, ...] = broker.consuming_clients()
     held = {id_: f"{by[0].worker} holds it ({by[0].state})" for id_, by in holders(answers).items()}
-    looked = [one if one.reason else Finding(one.delivery, _held_reason(one, held, answers)) for one in found]
+    looked = [one if one.reason else Finding(one.delivery, _held_reason(one, held, answers)) for one in findings]
     if any(one.is_orphan for one in looked):
         _check(answers, [one for one in clients if one.address not in selection.not_workers])
     return looked

@@ -120,9 +120,9 @@ def plan_of(move: Move, sample: int, *, follows: bool) -> Plan:
     goals: dict[str, GoalPlan] = {}
     traffic = _traffic(move.source, list(move.order.queues))
     for queue, goal in move.order.queues.items():
-        found = QueuePlan(queue=queue, to=goal, traffic=traffic.get(queue, _UNASKED))
-        looked, coming = _fill(move, found, sample, follows=follows)
-        plan.queues.append(found)
+        queue_plan = QueuePlan(queue=queue, to=goal, traffic=traffic.get(queue, _UNASKED))
+        looked, coming = _fill(move, queue_plan, sample, follows=follows)
+        plan.queues.append(queue_plan)
         for one in coming:
             whole = goals.setdefault(one, GoalPlan(queue=one, coming=Backlog(0, 0, 0)))
             whole.coming = whole.coming + coming[one]
@@ -150,27 +150,27 @@ def _look_for_orphans(move: Move, plan: Plan) -> None:
 
 def remark_revoked(move: Move, plan: Plan) -> None:
     """Say which of the messages looked at are revoked on the source, and what becomes of them; workers are asked."""
-    found = revoked_ids(move.order.addresses.source, move.settings)
-    if isinstance(found, Unknown):
-        plan.unknown.append(f"which tasks were revoked: {found.reason}")
+    revoked = revoked_ids(move.order.addresses.source, move.settings)
+    if isinstance(revoked, Unknown):
+        plan.unknown.append(f"which tasks were revoked: {revoked.reason}")
         return
-    if not found:
+    if not revoked:
         return
-    seen = sum(len(queue.ids & found) for queue in plan.queues)
+    seen = sum(len(queue.ids & revoked) for queue in plan.queues)
     then = (
         "the move names the ids to the target's workers first"
         if move.order.revoked
         else "the target's workers do not know that, and run them, unless --revoked names the ids to them"
     )
     plan.notes.append(
-        f"workers of the source know {len(found)} revoked tasks, {seen} of the messages looked at: {then}"
+        f"workers of the source know {len(revoked)} revoked tasks, {seen} of the messages looked at: {then}"
     )
 
 
-def _remark_chords(move: Move, looked: Sample, found: QueuePlan) -> None:
+def _remark_chords(move: Move, looked: Sample, queue_plan: QueuePlan) -> None:
     """Say where the counters of chords are that messages belong to."""
     if looked.groups:
-        found.unknown.append(
+        queue_plan.unknown.append(
             f"whether {looked.groups} of the messages looked at are of chords: they are of groups, and not JSON"
         )
     if not looked.chords:
@@ -178,7 +178,7 @@ def _remark_chords(move: Move, looked: Sample, found: QueuePlan) -> None:
     count = f"{looked.chords} of the messages looked at are of chords"
     backend, source = move.order.result_backend, move.order.addresses.source.url
     if not backend:
-        found.unknown.append(
+        queue_plan.unknown.append(
             f"{count}, whose counters are in the result backend of the application that sent them: unless the target's "
             f"workers have the same one, their callbacks never run; -A names the application"
         )
@@ -190,55 +190,56 @@ def _remark_chords(move: Move, looked: Sample, found: QueuePlan) -> None:
     host, port = source.addresses[0]
     if (urlsplit(backend).hostname, urlsplit(backend).port or port) == (host, port):
         text += "; that is the server of the source, which has to stay until they have run"
-    found.notes.append(text)
+    queue_plan.notes.append(text)
 
 
 _MISSING = "not declared"
 
 
-def _fill(move: Move, found: QueuePlan, sample: int, *, follows: bool) -> tuple[Sample, dict[str, Backlog]]:
+def _fill(move: Move, queue_plan: QueuePlan, sample: int, *, follows: bool) -> tuple[Sample, dict[str, Backlog]]:
     """Count and look at a source queue; return what was seen, and what would come from it to each target queue."""
-    found.source = _depth(move.source, found.queue)
+    queue_plan.source = _depth(move.source, queue_plan.queue)
     if isinstance(move.source, HasConditions):
-        found.by_priority = move.source.conditions().by_priority(found.queue)
-    looked = _look(move, found, sample)
+        queue_plan.by_priority = move.source.conditions().by_priority(queue_plan.queue)
+    looked = _look(move, queue_plan, sample)
     # a dead-letter queue that is missing is declared
     missing = (
         ()
-        if found.queue in move.order.dead
-        else move.target.missing([found.to, *(one for one in looked.goals if one != found.to)])
+        if queue_plan.queue in move.order.dead
+        else move.target.missing([queue_plan.to, *(one for one in looked.goals if one != queue_plan.to)])
     )
-    found.target = _MISSING if found.to in missing else _depth(move.target, found.to)
-    found.problems += [
+    queue_plan.target = _MISSING if queue_plan.to in missing else _depth(move.target, queue_plan.to)
+    queue_plan.problems += [
         f"the target has no queue {one!r}: start a worker there first, which declares it as the application does"
         for one in missing
     ]
-    found.notes += [
+    queue_plan.notes += [
         f"{look.count} of the messages looked at go to {goal!r}, where the application sends their tasks now"
         for goal, look in looked.goals.items()
-        if goal != found.to
+        if goal != queue_plan.to
     ]
-    _judge_counts(found, follows=follows)
-    if not isinstance(found.traffic, Unknown):
-        judge_source(found.queue, found.traffic, follows=follows, remarks=found)
-    ready = None if isinstance(found.source, str) else found.source["ready"] + found.source["delayed"]
-    coming = looked.backlogs(ready, found.to)
+    _judge_counts(queue_plan, follows=follows)
+    if not isinstance(queue_plan.traffic, Unknown):
+        judge_source(queue_plan.queue, queue_plan.traffic, follows=follows, remarks=queue_plan)
+    ready = None if isinstance(queue_plan.source, str) else queue_plan.source["ready"] + queue_plan.source["delayed"]
+    coming = looked.backlogs(ready, queue_plan.to)
     return looked, {goal: backlog for goal, backlog in coming.items() if goal not in missing}
 
 
-def _judge_counts(found: QueuePlan, *, follows: bool) -> None:
-    if isinstance(found.source, str):
-        found.problems.append(f"the messages of {found.queue!r} cannot be counted: {found.source}")
+def _judge_counts(queue_plan: QueuePlan, *, follows: bool) -> None:
+    if isinstance(queue_plan.source, str):
+        queue_plan.problems.append(f"the messages of {queue_plan.queue!r} cannot be counted: {queue_plan.source}")
         return
-    if found.source["unacked"]:
-        found.notes.append(
-            f"{found.source['unacked']} messages are in the hands of workers or of another mover, and stay with them"
+    if queue_plan.source["unacked"]:
+        queue_plan.notes.append(
+            f"{queue_plan.source['unacked']} messages are in the hands of workers or of another mover, and stay with "
+            "them"
         )
-    if found.source["delayed"]:
+    if queue_plan.source["delayed"]:
         when = "when they are due" if follows else "at once, and their ETA goes with them"
-        found.notes.append(
-            f"{found.source['delayed']} messages of this or other queues wait on the source until they are due; those "
-            f"of this one are moved {when}"
+        queue_plan.notes.append(
+            f"{queue_plan.source['delayed']} messages of this or other queues wait on the source until they are due; "
+            f"those of this one are moved {when}"
         )
 
 
@@ -297,31 +298,31 @@ def _depth(broker: Any, queue: str) -> dict[str, Any] | str:  # noqa: ANN401 - a
     return {"ready": depth.ready, "unacked": depth.unacked, "delayed": depth.delayed}
 
 
-def _look(move: Move, found: QueuePlan, sample: int) -> Sample:
-    (leg,) = move.order.legs(found.queue)
-    results = RpcResults(None, None, in_use=False) if found.queue in move.order.dead else move.rpc_results()
+def _look(move: Move, queue_plan: QueuePlan, sample: int) -> Sample:
+    (leg,) = move.order.legs(queue_plan.queue)
+    results = RpcResults(None, None, in_use=False) if queue_plan.queue in move.order.dead else move.rpc_results()
     looked = Sample(move.translation(leg), time(), results)
     try:
-        for message in move.source.scan(found.queue, sample) if sample else ():
+        for message in move.source.scan(queue_plan.queue, sample) if sample else ():
             looked.add(message)
     except (BrokerUnreachable, FactUnknown) as error:
-        found.looked_at = f"unknown: {error.message}"
+        queue_plan.looked_at = f"unknown: {error.message}"
         return Sample(looked.translation, looked.now, looked.rpc)
-    found.looked_at, found.tasks = looked.count, looked.tasks
-    found.ids = looked.ids
+    queue_plan.looked_at, queue_plan.tasks = looked.count, looked.tasks
+    queue_plan.ids = looked.ids
     for reason, count in looked.quarantined.items():
         what = _QUARANTINED.get(reason, "cannot be delivered")
         # a deployment with a serializer of its own, and no broken messages
         is_all = reason in (Reason.PICKLED, Reason.UNDECODABLE) and count == looked.count >= _MANY
-        (found.problems if is_all else found.notes).append(
+        (queue_plan.problems if is_all else queue_plan.notes).append(
             f"{count} of the messages looked at {what}: quarantined as {reason}"
         )
-    _remark_chords(move, looked, found)
+    _remark_chords(move, looked, queue_plan)
     if looked.awaited:
         text = f"{described(looked.awaited)}. {WAY_OUT}"
-        (found.notes if looked.rpc.allowed else found.problems).append(text)
+        (queue_plan.notes if looked.rpc.allowed else queue_plan.problems).append(text)
     elif looked.rpc.unknown:
-        found.unknown.append(
+        queue_plan.unknown.append(
             f"whether results of rpc:// are awaited: {looked.rpc.unknown.reason}; -A names the application, whose "
             f"result backend tells"
         )

@@ -38,12 +38,19 @@ def carry_revoked(addresses: Addresses, settings: WorkerSettings) -> str:
         BrokerUnreachable: a broker did not answer, or refuses control messages.
     """
     with (
-        _workers(addresses.source, settings) as (source, asked),
-        _workers(addresses.target, settings) as (target, told),
+        _workers(addresses.source, settings) as (source, source_connection),
+        _workers(addresses.target, settings) as (target, target_connection),
     ):
-        failures: tuple[type[BaseException], ...] = (OperationalError, *_failures(asked), *_failures(told))
+        failures: tuple[type[BaseException], ...] = (
+            OperationalError,
+            *_failures(source_connection),
+            *_failures(target_connection),
+        )
         try:
-            return _carry(partial(source.inspect, connection=asked), partial(target.revoke, connection=told))
+            return _carry(
+                partial(source.inspect, connection=source_connection),
+                partial(target.revoke, connection=target_connection),
+            )
         except failures as error:
             message = f"the workers cannot be asked for revoked tasks: {masked(str(error))}"
             raise BrokerUnreachable(message) from error
@@ -86,11 +93,11 @@ def _carry(inspect: Callable[..., Inspect], revoke: Callable[..., Any]) -> str:
     if not answers:
         return "no worker of the source answered: which tasks were revoked is unknown"
     ids = sorted({one for known in answers.values() for one in known})
-    told: set[str] = set()
+    notified: set[str] = set()
     for start in range(0, len(ids), _TOGETHER):
         together = ids[start : start + _TOGETHER]
         replies = revoke(together, reply=True, timeout=_WITHIN_S) or []
-        told |= {worker for reply in replies for worker in reply}
-    if ids and not told:
+        notified |= {worker for reply in replies for worker in reply}
+    if ids and not notified:
         return f"{len(ids)} tasks are revoked, and no worker of the target answered: start one, and resume --revoked"
-    return f"{len(ids)} revoked tasks of {len(answers)} workers were named to {len(told)} workers of the target"
+    return f"{len(ids)} revoked tasks of {len(answers)} workers were named to {len(notified)} workers of the target"

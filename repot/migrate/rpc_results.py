@@ -94,11 +94,11 @@ class RpcResults:
         self._looked_up |= {name: name in at_source - at_target for name in names}
 
 
-def described(found: list[Message]) -> str:
+def described(messages: list[Message]) -> str:
     """Return what is wrong with messages whose results are awaited."""
-    tasks = sorted({str(one.headers.get("task")) for one in found})
+    tasks = sorted({str(one.headers.get("task")) for one in messages})
     return (
-        f"{len(found)} of the messages looked at expect an rpc:// result on the source broker, where workers of the "
+        f"{len(messages)} of the messages looked at expect an rpc:// result on the source broker, where workers of the "
         f"target cannot send it ({', '.join(tasks[:5])})"
     )
 

@@ -122,11 +122,11 @@ class Sample:
     @property
     def quarantined(self) -> dict[str, int]:
         """Return how many of them would be quarantined, by reason."""
-        found: dict[str, int] = {}
+        by_reason: dict[str, int] = {}
         for task in self.tasks.values():
             for reason, count in task.quarantined.items():
-                found[reason] = found.get(reason, 0) + count
-        return found
+                by_reason[reason] = by_reason.get(reason, 0) + count
+        return by_reason
 
     def backlogs(self, messages: int | None, usual: str) -> dict[str, Backlog]:
         """Return an estimate for each target queue of so many messages; None if their number is unknown.
@@ -136,14 +136,14 @@ class Sample:
         if messages is None or (messages and not self.count):
             return {usual: Backlog(messages)}
         share = messages / self.count if self.count else 0
-        found = {usual: Backlog(messages, 0, 0)}
+        by_goal = {usual: Backlog(messages, 0, 0)}
         for goal, look in self.goals.items():
             bodies, stored = round(look.body_bytes * share), round(look.stored_bytes * share)
-            found[goal] = Backlog(round(look.count * share), bodies, stored)
-        found[usual] = replace(
-            found[usual], messages=messages - sum(found[goal].messages or 0 for goal in found if goal != usual)
+            by_goal[goal] = Backlog(round(look.count * share), bodies, stored)
+        by_goal[usual] = replace(
+            by_goal[usual], messages=messages - sum(by_goal[goal].messages or 0 for goal in by_goal if goal != usual)
         )
-        return found
+        return by_goal
 
 
 @dataclass(frozen=True, slots=True)

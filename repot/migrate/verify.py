@@ -79,7 +79,7 @@ def verify(move: Move, record: Mapping[str, str], queues: Mapping[str, str]) -> 
         BrokerUnreachable: a broker did not answer.
     """
     checks = [_check(move, record, queue, goal) for queue, goal in queues.items()]
-    suspects = [one for one in checks if _may_be_dropped(move, record, one, is_settled=False)]
+    suspects = [check for check in checks if _may_be_dropped(move, record, check, is_settled=False)]
     if not suspects:
         return checks
     for _ in range(_COUNTS):
@@ -89,17 +89,17 @@ def verify(move: Move, record: Mapping[str, str], queues: Mapping[str, str]) -> 
         # counts are without what this has held itself, and what has become due has arrived
         target: Any = move.target
         Event().wait(target.depth_lag_s)
-        suspects = [one for one in suspects if _may_be_dropped(move, record, one, is_settled=True)]
-    gone = {one.queue: one.gone for one in suspects}
+        suspects = [check for check in suspects if _may_be_dropped(move, record, check, is_settled=True)]
+    gone = {check.queue: check.gone for check in suspects}
     checks = [_check(move, record, queue, goal) for queue, goal in queues.items()]
-    for one in checks:
+    for check in checks:
         # consumers may have begun meanwhile
-        dropped = min(one.gone, gone.get(one.queue, 0))
+        dropped = min(check.gone, gone.get(check.queue, 0))
         if dropped > 0:
-            one.is_dropped = True
-            one.problems.append(
+            check.is_dropped = True
+            check.problems.append(
                 f"{dropped} messages that were delivered are not in the target any more, and no consumer has taken "
-                f"any since the move began: the target dropped them{_limits(move, one.to)}"
+                f"any since the move began: the target dropped them{_limits(move, check.to)}"
             )
     return checks
 
@@ -119,17 +119,21 @@ def _may_be_dropped(move: Move, record: Mapping[str, str], check: QueueCheck, *,
 
 def _limits(move: Move, queue: str) -> str:
     """Return for which reason a target queue drops messages, if it still has one."""
-    found = move.target.conditions().limits(queue) if isinstance(move.target, HasConditions) else None
-    if not isinstance(found, QueueLimits) or found.overflow is not Overflow.DROP_HEAD:
+    stated_limits = move.target.conditions().limits(queue) if isinstance(move.target, HasConditions) else None
+    if not isinstance(stated_limits, QueueLimits) or stated_limits.overflow is not Overflow.DROP_HEAD:
         return ""
-    limits = (("max-length", found.max_messages), ("max-length-bytes", found.max_bytes), ("message-ttl", found.ttl_s))
+    limits = (
+        ("max-length", stated_limits.max_messages),
+        ("max-length-bytes", stated_limits.max_bytes),
+        ("message-ttl", stated_limits.ttl_s),
+    )
     stated = [f"{name} {value:g}" for name, value in limits if value is not None]
     return f" ({', '.join(stated)}, drop-head)" if stated else ""
 
 
 def _check(move: Move, record: Mapping[str, str], queue: str, goal: str) -> QueueCheck:
-    found = QueueCheck(queue, goal, account_of(record, queue), account_of(record, queue, Direction.BACK))
-    found.source_digest, found.moved_digest = digests(record, queue)
+    check = QueueCheck(queue, goal, account_of(record, queue), account_of(record, queue, Direction.BACK))
+    check.source_digest, check.moved_digest = digests(record, queue)
     numbers: Counter[int] = Counter()
     identities: dict[int, str] = {}
     marked: Counter[int] = Counter()
@@ -139,22 +143,22 @@ def _check(move: Move, record: Mapping[str, str], queue: str, goal: str) -> Queu
         number = stamp.number
         identity = identity_of(message)
         if identities.setdefault(number, identity) != identity:
-            found.differing.append(task_id(message))
+            check.differing.append(task_id(message))
         numbers[number] += 1
         marked[number] += bool(message.headers.get(MAYBE_TWICE_HEADER))
         if numbers[number] - marked[number] > 1:
-            found.unmarked_copies += 1
-            found.differing.append(task_id(message))
-    found.present = len(numbers)
-    found.copies = numbers.total() - len(numbers)
-    found.gone = found.account.delivered - _taken_out(found.given_back) - found.present
-    found.target_digest = digest_of(sums_of(identities.values()))
-    found.differing = found.differing[:_LISTED]
-    found.problems = _problems(found)
+            check.unmarked_copies += 1
+            check.differing.append(task_id(message))
+    check.present = len(numbers)
+    check.copies = numbers.total() - len(numbers)
+    check.gone = check.account.delivered - _taken_out(check.given_back) - check.present
+    check.target_digest = digest_of(sums_of(identities.values()))
+    check.differing = check.differing[:_LISTED]
+    check.problems = _problems(check)
     back = digests(record, queue, Direction.BACK)
-    if not found.given_back.open and back[0] != back[1]:
-        found.problems.append("what left the target is not what was given back and quarantined: the digests differ")
-    return found
+    if not check.given_back.open and back[0] != back[1]:
+        check.problems.append("what left the target is not what was given back and quarantined: the digests differ")
+    return check
 
 
 def _present(move: Move, record: Mapping[str, str], queue: str, goal: str) -> Iterator[Message]:
@@ -179,24 +183,24 @@ def _taken_out(back: Account) -> int:
     return back.delivered + back.quarantined + back.open
 
 
-def _problems(found: QueueCheck) -> list[str]:
-    account = found.account
+def _problems(check: QueueCheck) -> list[str]:
+    account = check.account
     problems = [
         f"{one.reserved} were reserved, and {one.delivered} delivered + {one.returned} returned + "
         f"{one.quarantined} quarantined + {one.open} still reserved are accounted for"
-        for one in (account, found.given_back)
+        for one in (account, check.given_back)
         if not one.closes
     ]
-    if not account.open and found.source_digest != found.moved_digest:
+    if not account.open and check.source_digest != check.moved_digest:
         problems.append("what left the source is not what was delivered and quarantined: the digests differ")
-    if found.unmarked_copies:
-        problems.append(f"{found.unmarked_copies} messages are twice in the target without a mark")
+    if check.unmarked_copies:
+        problems.append(f"{check.unmarked_copies} messages are twice in the target without a mark")
     # of messages that were sent twice, both may have been taken out
-    if found.gone < 0 and not (account.maybe_twice and _taken_out(found.given_back)):
-        problems.append(f"the target has {-found.gone} messages of this move more than were delivered")
+    if check.gone < 0 and not (account.maybe_twice and _taken_out(check.given_back)):
+        problems.append(f"the target has {-check.gone} messages of this move more than were delivered")
     everything_is_there = (
-        found.gone == 0 and not account.quarantined and not account.open and not _taken_out(found.given_back)
+        check.gone == 0 and not account.quarantined and not account.open and not _taken_out(check.given_back)
     )
-    if everything_is_there and found.target_digest != found.moved_digest:
+    if everything_is_there and check.target_digest != check.moved_digest:
         problems.append("the messages in the target differ from what was moved: the digests differ")
     return problems

@@ -134,9 +134,9 @@ def identities(entries: Iterable[Entry]) -> Identities:
     return found
 
 
-def counted(found: Identities) -> Counter[str]:
+def counted(identities: Identities) -> Counter[str]:
     """Return how many messages have each identity."""
-    return Counter({identity: len(numbers) for identity, numbers in found.items()})
+    return Counter({identity: len(numbers) for identity, numbers in identities.items()})
 
 
 def turned(queue: str, known: Identities) -> Lines:

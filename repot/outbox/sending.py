@@ -92,9 +92,13 @@ def _called(app: Celery, task: Any, args: Any, kwargs: Any, options: dict[str, A
     return task.apply_async(args, kwargs, **options)
 
 
-def _check(one: Captured, key: str | None) -> None:
-    texts = {"the task's id": str(one.message.headers["id"]), "the queue's name": one.queue, "the key": key or ""}
-    for what, text in (texts | {"the task's name": str(one.message.headers["task"])}).items():
+def _check(captured: Captured, key: str | None) -> None:
+    texts = {
+        "the task's id": str(captured.message.headers["id"]),
+        "the queue's name": captured.queue,
+        "the key": key or "",
+    }
+    for what, text in (texts | {"the task's name": str(captured.message.headers["task"])}).items():
         _check_storable(what, text)
     for what, text in texts.items():
         if len(text) > _LONGEST:
@@ -112,8 +116,8 @@ def _check_storable(what: str, text: str) -> None:
         raise ValueError(message)
 
 
-def _values(app: Celery, prefix: str, one: Captured, key: str | None) -> dict[str, Any]:
-    headers = one.message.headers
+def _values(app: Celery, prefix: str, captured: Captured, key: str | None) -> dict[str, Any]:
+    headers = captured.message.headers
     due_at = instant(headers.get("eta"))
     # by the sender's clock; the database's decides
     delay_s = max(due_at - time(), 0) if due_at is not None else 0
@@ -124,10 +128,10 @@ def _values(app: Celery, prefix: str, one: Captured, key: str | None) -> dict[st
         "task_id": str(headers["id"]),
         "root_id": str(headers.get("root_id") or headers["id"]),
         "task": headers["task"],
-        "queue": one.queue,
+        "queue": captured.queue,
         "side": side or "",
         "order_key": key,
-        "envelope": to_redis(one.message, one.queue, ""),
+        "envelope": to_redis(captured.message, captured.queue, ""),
         "created_at": now(),
         "due_at": now() + delay_s,
         # what may leave at once is in the order of its numbers, whatever the clock did meanwhile

@@ -163,7 +163,7 @@ class _Look:
         return find_queues(broker, self.settings, self.app, readers=readers, prefix_is_stated=stated)
 
     def _described(
-        self, place: Place, broker: Broker, answers: Answers | None, found: DeploymentQueues
+        self, place: Place, broker: Broker, answers: Answers | None, deployment: DeploymentQueues
     ) -> BrokerStatus:
         readers = None if answers is None else _readers(answers)
         return BrokerStatus(
@@ -171,22 +171,22 @@ class _Look:
             place.roles,
             broker.product,
             broker.version or None,
-            self._queues(place, broker, found, readers),
+            self._queues(place, broker, deployment, readers),
             None if answers is None else self._workers(place, broker, answers),
-            self._dead_letters(broker, found),
+            self._dead_letters(broker, deployment),
         )
 
     def _queues(
-        self, place: Place, broker: Broker, found: DeploymentQueues, readers: Mapping[str, tuple[str, ...]] | None
+        self, place: Place, broker: Broker, deployment: DeploymentQueues, readers: Mapping[str, tuple[str, ...]] | None
     ) -> list[QueueStatus]:
         now = datetime.now(UTC).timestamp()
         listed = []
-        for one in found.queues.values():
-            if not (one.named_by or one.holds_messages or isinstance(one.depth, Unknown)):
+        for queue in deployment.queues.values():
+            if not (queue.named_by or queue.holds_messages or isinstance(queue.depth, Unknown)):
                 continue
-            read_by = None if readers is None else sorted(node for node, read in readers.items() if one.name in read)
-            listed.append(_queue(one, _oldest_s(broker, one, now), read_by, all_are_known=not found.unknown))
-        if ageless := [one.name for one in listed if one.ready and one.oldest_s is None]:
+            read_by = None if readers is None else sorted(node for node, read in readers.items() if queue.name in read)
+            listed.append(_queue(queue, _oldest_s(broker, queue, now), read_by, all_are_known=not deployment.unknown))
+        if ageless := [queue.name for queue in listed if queue.ready and queue.oldest_s is None]:
             what = f"the age of the oldest message in {', '.join(ageless)} on {place.url}"
             self.unread.append(Unread(what, "the message or the broker does not state when it was sent"))
         return listed
@@ -205,12 +205,12 @@ class _Look:
         listed = [_worker(node, read, releases.get(node)) for node, read in sorted(readers.items())]
         return [*listed, *(WorkerStatus(node, False, None, None, None) for node in answers.silent)]
 
-    def _dead_letters(self, broker: Broker, found: DeploymentQueues) -> list[DeadLettersStatus]:
+    def _dead_letters(self, broker: Broker, deployment: DeploymentQueues) -> list[DeadLettersStatus]:
         """Count those that the broker has, and those of named queues, which may be missing where not all was read."""
-        names = [self.settings.dead_letters_of(one.name) for one in found.queues.values() if one.named_by]
-        depths = dict(found.dead_letters)
+        names = [self.settings.dead_letters_of(one.name) for one in deployment.queues.values() if one.named_by]
+        depths = dict(deployment.dead_letters)
         for name in filter(None, names):
-            if name not in depths and found.unknown:
+            if name not in depths and deployment.unknown:
                 depths[name] = _depth(broker, name)
         counts: dict[str, int | None] = dict.fromkeys(filter(None, names), 0)
         counts |= {
@@ -228,12 +228,12 @@ class _Look:
 
     def _unknown_outcomes(self) -> LeasesStatus:
         with closing(open_store(self.settings)) as store:
-            found, now = list(find_records(store, RecordFilter(unknown_outcome=True))), store.now()
-        oldest = min((one.started_at for one in found), default=None)
+            records, now = list(find_records(store, RecordFilter(unknown_outcome=True))), store.now()
+        oldest = min((one.started_at for one in records), default=None)
         return LeasesStatus(
             str(self.settings.store_url),
-            len(found),
-            sum(one.parked for one in found),
+            len(records),
+            sum(one.parked for one in records),
             None if oldest is None else round(max(0.0, now - oldest), 1),
         )
 
@@ -250,22 +250,22 @@ class _Look:
         addresses = recall(directory_of(self.settings), name)
         with open_move(Order(name, addresses, {}, Rules()), self.settings) as move:
             try:
-                found = status(find_record(move.journal, name), move.journal.now())
+                shown = status(find_record(move.journal, name), move.journal.now())
             except MoveNotFound:
                 # what this machine remembers was never begun, or its journal was deleted
                 return None
-        is_over = found["state"] == DONE and not found["is_alive"] and not found["still_reserved"]
+        is_over = shown["state"] == DONE and not shown["is_alive"] and not shown["still_reserved"]
         if is_over:
             return None
         sides = (addresses.source.url.masked(), addresses.target.url.masked())
         return MoveStatus(
             name,
-            found["state"],
-            found["wanted"],
-            found["is_alive"],
+            shown["state"],
+            shown["wanted"],
+            shown["is_alive"],
             *sides,
-            found["delivered"],
-            found["still_reserved"],
+            shown["delivered"],
+            shown["still_reserved"],
         )
 
     def _rollout(self) -> RolloutStatus | None:
@@ -321,14 +321,14 @@ def _readers(answers: Answers) -> dict[str, tuple[str, ...]]:
     return {node: tuple(one for one in read if one not in answers.broadcasts) for node, read in answers.queues.items()}
 
 
-def _queue(found: KnownQueue, oldest_s: float | None, read_by: list[str] | None, *, all_are_known: bool) -> QueueStatus:
-    depth = found.depth
-    named = list(found.named_by)
+def _queue(queue: KnownQueue, oldest_s: float | None, read_by: list[str] | None, *, all_are_known: bool) -> QueueStatus:
+    depth = queue.depth
+    named = list(queue.named_by)
     if isinstance(depth, Unknown):
-        return QueueStatus(found.name, None, None, None, None, None, read_by, named)
+        return QueueStatus(queue.name, None, None, None, None, None, read_by, named)
     if depth is None:
-        return QueueStatus(found.name, 0, 0, 0, None, False if all_are_known else None, read_by, named)
-    return QueueStatus(found.name, depth.ready, depth.unacked, depth.delayed, oldest_s, True, read_by, named)
+        return QueueStatus(queue.name, 0, 0, 0, None, False if all_are_known else None, read_by, named)
+    return QueueStatus(queue.name, depth.ready, depth.unacked, depth.delayed, oldest_s, True, read_by, named)
 
 
 def _oldest_s(broker: Broker, queue: KnownQueue, now: float) -> float | None:

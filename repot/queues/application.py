@@ -67,9 +67,9 @@ def routes_of(routes: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401 - Celer
     if isinstance(routes, Mapping):
         yield from routes.items()
     elif isinstance(routes, list | tuple):
-        for one in routes:
-            is_pair = isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[1], Mapping | str)  # noqa: PLR2004
-            yield from routes_of({one[0]: one[1]} if is_pair else one)
+        for route in routes:
+            is_pair = isinstance(route, list | tuple) and len(route) == 2 and isinstance(route[1], Mapping | str)  # noqa: PLR2004
+            yield from routes_of({route[0]: route[1]} if is_pair else route)
 
 
 def queues_in_routes(routes: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - Celery's setting takes many forms

@@ -120,21 +120,22 @@ class DeploymentQueues:
 
 
 def refusals(
-    found: DeploymentQueues, chosen: Collection[str], *, on_purpose: bool, options: str = "", app: str = "-A"
+    deployment: DeploymentQueues, chosen: Collection[str], *, on_purpose: bool, options: str = "", app: str = "-A"
 ) -> Iterator[str]:
     """Yield a sentence for what a choice of queues would leave behind, with the next step.
 
     `on_purpose` if a person has named the queues: then other queues are theirs to leave. `options` is the command's
     option that takes kombu's transport options, `app` what would name the application; empty if it is known.
     """
-    for one in found.unreached(chosen, on_purpose=on_purpose):
-        stated = json.dumps(dict(one.options))
+    for queue in deployment.unreached(chosen, on_purpose=on_purpose):
+        stated = json.dumps(dict(queue.options))
         ways = [f"give {options} '{stated}'"] if options else []
         ways += [f"{app}, which names an application with {stated}"] if app else []
-        yield f"{one.text}, which these transport options do not reach: {' or '.join(ways)}"
-    left = [] if on_purpose else [one for one in found.left_out(chosen) if not isinstance(one.depth, Unknown)]
+        yield f"{queue.text}, which these transport options do not reach: {' or '.join(ways)}"
+    left_out = [] if on_purpose else deployment.left_out(chosen)
+    left = [queue for queue in left_out if not isinstance(queue.depth, Unknown)]
     if left:
-        named = ", ".join(f"{one.name!r} ({one.counts})" for one in left)
+        named = ", ".join(f"{queue.name!r} ({queue.counts})" for queue in left)
         yield (
             f"messages would be left in {named}: the settings, the application and the workers do not name "
             f"{'it' if len(left) == 1 else 'them'}; --queue names all queues that are meant"
@@ -142,28 +143,30 @@ def refusals(
         )
 
 
-def notes(found: DeploymentQueues, chosen: Collection[str], *, on_purpose: bool) -> Iterator[str]:
+def notes(deployment: DeploymentQueues, chosen: Collection[str], *, on_purpose: bool) -> Iterator[str]:
     """Yield what stays on purpose, or is not a queue of tasks."""
     if on_purpose:
-        yield from (f"not named by --queue, and stays: {one.described}" for one in found.left_out(chosen))
-    for one in found.queues.values():
-        late = one.depth
-        if one.name in chosen or late is None or isinstance(late, Unknown) or late.ready or late.unacked:
+        yield from (f"not named by --queue, and stays: {queue.described}" for queue in deployment.left_out(chosen))
+    for queue in deployment.queues.values():
+        late = queue.depth
+        if queue.name in chosen or late is None or isinstance(late, Unknown) or late.ready or late.unacked:
             continue
         if late.delayed:
-            yield f"{late.delayed} messages that are not due yet may be for {one.name!r}, and stay then"
-    for name, depth in found.dead_letters.items():
+            yield f"{late.delayed} messages that are not due yet may be for {queue.name!r}, and stay then"
+    for name, depth in deployment.dead_letters.items():
         if isinstance(depth, Unknown):
             yield f"the dead-letter queue {name!r} stays: {depth.reason}"
         elif depth.ready or depth.unacked:
             yield f"the dead-letter queue {name!r} stays, with {depth.ready + depth.unacked} dead letters"
-    unreached = found.unreached(chosen, on_purpose=on_purpose)
+    unreached = deployment.unreached(chosen, on_purpose=on_purpose)
     yield from (
-        f"{one.text}: not of these queues, by these transport options" for one in found.beside if one not in unreached
+        f"{queue.text}: not of these queues, by these transport options"
+        for queue in deployment.beside
+        if queue not in unreached
     )
 
 
-def unknowns(found: DeploymentQueues, chosen: Collection[str]) -> Iterator[str]:
+def unknowns(deployment: DeploymentQueues, chosen: Collection[str]) -> Iterator[str]:
     """Yield what could not be read about queues."""
-    yield from found.unknown
-    yield from (one.described for one in found.left_out(chosen) if isinstance(one.depth, Unknown))
+    yield from deployment.unknown
+    yield from (one.described for one in deployment.left_out(chosen) if isinstance(one.depth, Unknown))

@@ -84,17 +84,17 @@ def find_queues(
 def _held(broker: Any, within_s: float) -> Held:  # noqa: ANN401 - a Broker
     if not isinstance(broker, HoldsQueues):
         return Held(unknown=(Unknown(f"the adapter for {broker.product} does not say which queues there are"),))
-    found = broker.held()
+    held = broker.held()
 
     def look() -> bool:
-        nonlocal found
-        found = broker.held()
-        return not _uncounted(found)
+        nonlocal held
+        held = broker.held()
+        return not _uncounted(held)
 
-    if _uncounted(found) and within_s:
+    if _uncounted(held) and within_s:
         with suppress(DeadlineExceeded):
             wait_until(look, within_s=within_s, what="all queues are counted", poll_s=0.5)
-    return found
+    return held
 
 
 def _depth(broker: Broker, queue: str) -> Depth | Unknown:
@@ -104,8 +104,8 @@ def _depth(broker: Broker, queue: str) -> Depth | Unknown:
         return Unknown(error.message, error.hint)
 
 
-def _uncounted(found: Held) -> bool:
-    return any(isinstance(one, Unknown) for one in found.queues.values())
+def _uncounted(held: Held) -> bool:
+    return any(isinstance(one, Unknown) for one in held.queues.values())
 
 
 def _readers(broker: Any, app: Celery | None, unknown: list[str]) -> Mapping[str, Iterable[str]]:  # noqa: ANN401
@@ -113,10 +113,10 @@ def _readers(broker: Any, app: Celery | None, unknown: list[str]) -> Mapping[str
         return {}
     exchange = _CONTROL_EXCHANGE if app is None else str(app.conf.control_exchange)
     try:
-        found = broker.ask_workers(exchange, _ANSWER_WITHIN_S)
+        answers = broker.ask_workers(exchange, _ANSWER_WITHIN_S)
     except BrokerUnreachable as error:
         unknown.append(f"which queues workers read is unknown: {error.message}")
         return {}
-    if found.silent:
-        unknown.append(f"which queues these workers read, if they live: {', '.join(found.silent)}")
-    return {node: [one for one in read if one not in found.broadcasts] for node, read in found.queues.items()}
+    if answers.silent:
+        unknown.append(f"which queues these workers read, if they live: {', '.join(answers.silent)}")
+    return {node: [one for one in read if one not in answers.broadcasts] for node, read in answers.queues.items()}

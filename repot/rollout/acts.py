@@ -72,15 +72,15 @@ def act(
 
 def _obstacles(rollout: Rollout) -> list[str]:
     """Return what the target lacks, and goes on lacking: a worker that has just begun has not reported yet."""
-    found: list[str] = []
+    obstacles: list[str] = []
 
     def nothing_lacks() -> bool:
-        found[:] = rollout.obstacles()
-        return not found
+        obstacles[:] = rollout.obstacles()
+        return not obstacles
 
     with suppress(DeadlineExceeded):
         wait_until(nothing_lacks, within_s=_REPORTS_S, what="the target lacks nothing", poll_s=0.5)
-    return found
+    return obstacles
 
 
 def _change(rollout: Rollout, record: RolloutRecord, name: str, who: str, why: str) -> Change:

@@ -27,17 +27,17 @@ def hung(
     a comparison.
     """
     source = list(source)
-    for one in target:
-        if one.stalled_s > _SHORTEST_S:
-            yield f"the pool of {one.node} has finished nothing for {one.stalled_s:.0f} s"
+    for worker in target:
+        if worker.stalled_s > _SHORTEST_S:
+            yield f"the pool of {worker.node} has finished nothing for {worker.stalled_s:.0f} s"
             continue
         overdue = 0
-        for task in one.running:
+        for task in worker.running:
             if usual := _longest(task, source, counts, criteria.samples):
-                overdue += running_of([one], {task}).above(max(_SHORTEST_S, usual * criteria.slowdown))
-        if one.processes and overdue >= one.processes:
-            tasks = ", ".join(one.running)
-            yield f"all {one.processes} processes of {one.node} run {tasks} for longer than the source ever did"
+                overdue += running_of([worker], {task}).above(max(_SHORTEST_S, usual * criteria.slowdown))
+        if worker.processes and overdue >= worker.processes:
+            tasks = ", ".join(worker.running)
+            yield f"all {worker.processes} processes of {worker.node} run {tasks} for longer than the source ever did"
 
 
 def _longest(task: str, source: Iterable[WorkerState], counts: Mapping[str, int], samples: int) -> float | None:

@@ -32,12 +32,12 @@ class MovesWatch:
 
     def look(self) -> list[dict[str, Any]]:
         """Return each move that exists, with the messages that it delivers a second; None before the second look."""
-        found: dict[str, dict[str, Any]] = {}
+        moves: dict[str, dict[str, Any]] = {}
         for watch in self._watches:
             # the orders of both directions may find the same journal
-            if watch.order.name not in found and (one := watch.look()):
-                found[watch.order.name] = one
-        return list(found.values())
+            if watch.order.name not in moves and (one := watch.look()):
+                moves[watch.order.name] = one
+        return list(moves.values())
 
     def close(self) -> None:
         """Close the connections."""
@@ -58,15 +58,15 @@ class _MoveWatch:
     def look(self) -> dict[str, Any] | None:
         try:
             journal = self._move().journal
-            found = status(find_record(journal, self.order.name), journal.now())
+            shown = status(find_record(journal, self.order.name), journal.now())
         except MoveNotFound:
             return None
         except (RepotError, OSError):
             # a broker that is away is said elsewhere on the page
             self.close()
             return None
-        rate = self._rate(monotonic(), int(found["delivered"]))
-        return {name: found[name] for name in _SHOWN} | {"rate": rate if found["is_alive"] else None}
+        rate = self._rate(monotonic(), int(shown["delivered"]))
+        return {name: shown[name] for name in _SHOWN} | {"rate": rate if shown["is_alive"] else None}
 
     def _rate(self, now: float, count: int) -> float | None:
         """Return the messages a second; between two looks that are close to each other a window would look fast."""

@@ -163,17 +163,17 @@ class Receiver:
         """
         generations = rollout.lease_store.field(_key(rollout), self._field) or "0 0"
         changed, waited = map(int, generations.split())
-        for one in events(rollout, changed, waited):
-            self._send(one)
-            changed = max(changed, one.record.generation)
-            waited = one.record.generation if one.kind == "waits" else waited
+        for event in events(rollout, changed, waited):
+            self._send(event)
+            changed = max(changed, event.record.generation)
+            waited = event.record.generation if event.kind == "waits" else waited
             rollout.lease_store.put(_key(rollout), {self._field: f"{changed} {waited}"})
 
-    def _send(self, one: Notification) -> None:
+    def _send(self, notification: Notification) -> None:
         """Send an event; one that the webhook does not take is logged, and the next one follows."""
         try:
             retry_over_time(
-                lambda: self._attempt(one),
+                lambda: self._attempt(notification),
                 (OSError, HTTPException),
                 max_retries=_ATTEMPTS,
                 interval_start=_FIRST_PAUSE_S,
@@ -182,12 +182,12 @@ class Receiver:
                 callback=self._go_on,
             )
         except (OSError, HTTPException, _RefusedForGood) as error:
-            details = (self.host, one.text, _reason(error))
+            details = (self.host, notification.text, _reason(error))
             log.warning("%s does not take %r: %s", *details, extra={"action": "rollout_untold"})
 
-    def _attempt(self, one: Notification) -> None:
+    def _attempt(self, notification: Notification) -> None:
         try:
-            with build_opener(_NoRedirect()).open(one.request(self._url), timeout=_TIMEOUT_S):
+            with build_opener(_NoRedirect()).open(notification.request(self._url), timeout=_TIMEOUT_S):
                 return
         except HTTPError as error:
             if error.code < _SERVER_ERROR and error.code not in _LATER:
@@ -211,15 +211,15 @@ def _key(rollout: Rollout) -> str:
 
 
 def events(rollout: Rollout, changed: int, waited: int) -> Iterator[Notification]:
-    """Yield what happened after the generations that were told, the first one first.
+    """Yield what happened after the generations that were sent already, the first one first.
 
     Raises:
         StoreUnreachable: the store is unavailable.
     """
     history = rollout.records.history(rollout.name)
-    for one in history:
-        if one.generation > changed:
-            yield _event("changed", one, one.why, needs_person=one.phase == Phase.PAUSED)
+    for record in history:
+        if record.generation > changed:
+            yield _event("changed", record, record.why, needs_person=record.phase == Phase.PAUSED)
     if history and history[-1].generation > waited:
         look, now = rollout.observations.looks.last(), rollout.tally.now()
         if why := waiting_step(history, rollout.store.plan(), look, now):

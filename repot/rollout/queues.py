@@ -54,20 +54,20 @@ def with_queues(plan: Plan, named: Collection[str], settings: WorkerSettings) ->
     source = Address(settings.broker_url, options, management)
     try:
         with closing(source.open(settings)) as broker:
-            found = find_queues(broker, settings, app, prefix_is_stated="global_keyprefix" in options)
+            deployment = find_queues(broker, settings, app, prefix_is_stated="global_keyprefix" in options)
     except BrokerUnreachable as error:
         chosen = tuple(named) or settings.queue_names
         unknown = LedQueues(notes=(*unread, f"which queues the source has is unknown: {error.message}"))
         return replace(plan, queues=chosen, whole=not named, options=options), unknown
-    chosen = tuple(named) or found.expected
+    chosen = tuple(named) or deployment.expected
     on_purpose = bool(named)
     led = LedQueues(
-        tuple(found.queues[one].described for one in chosen if one in found.queues),
-        tuple(refusals(found, chosen, on_purpose=on_purpose, app=_APP)),
+        tuple(deployment.queues[one].described for one in chosen if one in deployment.queues),
+        tuple(refusals(deployment, chosen, on_purpose=on_purpose, app=_APP)),
         (
             *unread,
-            *notes(found, chosen, on_purpose=on_purpose),
-            *(f"unknown: {one}" for one in unknowns(found, chosen)),
+            *notes(deployment, chosen, on_purpose=on_purpose),
+            *(f"unknown: {one}" for one in unknowns(deployment, chosen)),
         ),
     )
     return replace(plan, queues=chosen, whole=not on_purpose, options=options), led

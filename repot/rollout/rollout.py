@@ -77,16 +77,16 @@ class Rollout:
             ConfigInvalid: the settings do not name both brokers.
         """
         source, target = self.urls()
-        found = self.records.read(self.name)
-        if found is None:
+        record = self.records.read(self.name)
+        if record is None:
             # the plan first: a record without one cannot be led
             self.store.put_plan(plan)
             change = Change(who, "begun", phase=Phase.PREPARE)
             return self.records.create(self.name, source.masked(), target.masked(), change)
-        if (found.source, found.target) != (source.masked(), target.masked()):
-            message = f"the rollout {self.name!r} goes from {found.source} to {found.target}"
+        if (record.source, record.target) != (source.masked(), target.masked()):
+            message = f"the rollout {self.name!r} goes from {record.source} to {record.target}"
             raise RolloutConflict(message, hint="Give this rollout another name.")
-        return found
+        return record
 
     def change_plan(self, decide: Callable[[Plan], Plan], who: str, why: str) -> RolloutRecord:
         """Change the plan as `decide` says, with an entry in the history; the controller follows with its next look.

@@ -110,7 +110,7 @@ def sample_of(counts: Mapping[str, int], tasks: Collection[str] | None = None) -
     """
     outcomes: Counter[str] = Counter()
     costs: Counter[str] = Counter()
-    found = {kind: [0] * (len(bounds) + 1) for kind, bounds in BUCKETS_S.items()}
+    by_kind = {kind: [0] * (len(bounds) + 1) for kind, bounds in BUCKETS_S.items()}
     for name, count in counts.items():
         kind, _, rest = name.partition(":")
         what, _, task = rest.partition(":")
@@ -123,9 +123,9 @@ def sample_of(counts: Mapping[str, int], tasks: Collection[str] | None = None) -
             outcomes[what] += count
         elif kind == "cost":
             costs[what] += count
-        elif kind in found:
-            found[TaskDuration(kind)][int(what)] += count
-    runtime, wait = (Histogram(BUCKETS_S[kind], tuple(found[kind])) for kind in TaskDuration)
+        elif kind in by_kind:
+            by_kind[TaskDuration(kind)][int(what)] += count
+    runtime, wait = (Histogram(BUCKETS_S[kind], tuple(by_kind[kind])) for kind in TaskDuration)
     spent = {kind: amount / MILLIONTHS for kind, amount in costs.items()}
     return Sample(outcomes, runtime, wait, counts.get("sent", 0), counts.get("publish_failures", 0), costs=spent)
 

@@ -133,16 +133,17 @@ class SideWatch:
         assert self._broker is not None
         try:
             stated = self.prefix_is_stated
-            found = find_queues(self._broker, settings, readers={}, prefix_is_stated=stated, counted_within_s=0)
+            deployment = find_queues(self._broker, settings, readers={}, prefix_is_stated=stated, counted_within_s=0)
         except BrokerUnreachable as error:
             self._fail(error)
             yield f"whether other queues of the {self.side} are empty is unknown: {error.message}"
             return
-        self.unsure = found.unknown
-        for one in found.queues.values():
-            if one.name not in self.queues and (one.holds_messages or isinstance(one.depth, Unknown)):
-                yield f"the {self.side} has messages of {one.name!r}, which this rollout does not lead: {one.counts}"
-        for beside in found.unreached(self.queues, on_purpose=not self.whole):
+        self.unsure = deployment.unknown
+        for queue in deployment.queues.values():
+            if queue.name not in self.queues and (queue.holds_messages or isinstance(queue.depth, Unknown)):
+                name, counts = queue.name, queue.counts
+                yield f"the {self.side} has messages of {name!r}, which this rollout does not lead: {counts}"
+        for beside in deployment.unreached(self.queues, on_purpose=not self.whole):
             yield f"on the {self.side} {beside.text}, which this rollout does not lead"
 
     def readers(self, control_exchange: str = "celery") -> dict[str, tuple[str, ...]] | None:

@@ -90,23 +90,23 @@ class Synthetic:
         if not self._plan.synthetic and not self._plan.kills:
             return []
         self._tasks.stop(now=False)
-        found = self._tasks.all()
-        ended = [one for one in found if one.ended_at is not None and now - one.ended_at > _KEPT_S]
+        tasks = self._tasks.all()
+        ended = [one for one in tasks if one.ended_at is not None and now - one.ended_at > _KEPT_S]
         self._tasks.close(ended)
-        found = [one for one in found if one not in ended]
-        for kind in self._due(found, now, sides):
+        tasks = [one for one in tasks if one not in ended]
+        for kind in self._due(tasks, now, sides):
             task = self._send(SyntheticTask(uuid4().hex, *kind, sent_at=now))
-            found += [task] if task else []
-        return found
+            tasks += [task] if task else []
+        return tasks
 
     def stop(self) -> None:
         """Let those that run end early: a side is to become empty."""
         if self._plan.synthetic or self._plan.kills:
             self._tasks.stop()
 
-    def account(self, found: Iterable[SyntheticTask], now: float, side: Side) -> SideAccount:
+    def account(self, tasks: Iterable[SyntheticTask], now: float, side: Side) -> SideAccount:
         """Account for the ids of a side, those that are closed included."""
-        mine = [one for one in found if one.side == side]
+        mine = [one for one in tasks if one.side == side]
         closed = self._tasks.closed()
         open_ = [(one, due) for one in mine if one.is_open and (due := _due_at(one, mine)) is not None]
         limit_s = self._lost_after_s[side]
@@ -122,32 +122,32 @@ class Synthetic:
             sum(now > due + limit_s for one, due in open_ if one.sent == Sent.CONFIRMED),
         )
 
-    def findings(self, found: list[SyntheticTask], now: float, since: float) -> Iterator[Finding]:
+    def findings(self, tasks: list[SyntheticTask], now: float, since: float) -> Iterator[Finding]:
         """Yield what they say about a step that began at `since`; nothing if the plan has none."""
         if not self._plan.synthetic and not self._plan.kills:
             return
-        target, source = (self.account(found, now, side) for side in (Side.TARGET, Side.SOURCE))
+        target, source = (self.account(tasks, now, side) for side in (Side.TARGET, Side.SOURCE))
         accounts = f"synthetic tasks on the target: {target}; on the source: {source}"
         verdict, why = Verdict.PASS, ""
         if target.lost or target.doubled:
             verdict = Verdict.FAIL
         elif target.overdue or source.lost:
             verdict = Verdict.INCONCLUSIVE
-        elif unreached := self.unreached(found, since):
+        elif unreached := self.unreached(tasks, since):
             verdict, why = Verdict.INCONCLUSIVE, f"; none has ended in this step on {', '.join(unreached)}"
         yield Finding("synthetic tasks", verdict, accounts + why)
 
-    def unreached(self, found: Iterable[SyntheticTask], since: float = 0) -> list[str]:
+    def unreached(self, tasks: Iterable[SyntheticTask], since: float = 0) -> list[str]:
         """Return the queues of the target through which none has gone that was sent after `since`."""
         if not self._plan.synthetic:
             return []
-        reached = {one.queue for one in found if one.side == Side.TARGET and not one.is_open and one.sent_at >= since}
+        reached = {one.queue for one in tasks if one.side == Side.TARGET and not one.is_open and one.sent_at >= since}
         return [queue for queue in self._plan.queues if queue not in reached]
 
-    def _due(self, found: Iterable[SyntheticTask], now: float, sides: Iterable[Side]) -> Iterator[_Kind]:
-        kinds = [_kind(one) for one in found if one.is_open]
+    def _due(self, tasks: Iterable[SyntheticTask], now: float, sides: Iterable[Side]) -> Iterator[_Kind]:
+        kinds = [_kind(one) for one in tasks if one.is_open]
         open_ = Counter(kinds)
-        last = {_kind(one): one.sent_at for one in found}
+        last = {_kind(one): one.sent_at for one in tasks}
         lengths = [(length, False) for length in self._plan.synthetic] + [(0.0, True)] * self._plan.kills
         for side in sides:
             for queue in self._plan.queues:

@@ -138,7 +138,7 @@ class Watch:
                     self._read_at[queue] = max(self._read_at.get(queue, 0), one.reported_at)
         return _unread(queue for queue in self.plan.queues if now - self._read_at.setdefault(queue, now) > SILENT_S)
 
-    def _compare(self, begun: RolloutRecord, age_s: float, found: tuple[Finding, ...]) -> Observed:
+    def _compare(self, begun: RolloutRecord, age_s: float, findings: tuple[Finding, ...]) -> Observed:
         """Judge the step, with what was found already, and look for what needs no comparison."""
         workers = {side: reporting(self.tally, side) for side in Side}
         counts = {side: self.tally.counts(side) for side in Side}
@@ -150,7 +150,7 @@ class Watch:
         )
         judged = self._judged(self._judged_step(begun, counts, workers, now), now)
         return Observed(
-            age_s, judgement=Judgement((*judged.findings, *found, *self.prometheus.findings())), faults=faults
+            age_s, judgement=Judgement((*judged.findings, *findings, *self.prometheus.findings())), faults=faults
         )
 
     def _judged(self, step: Step, now: float) -> Judgement:
@@ -209,11 +209,11 @@ class Watch:
 
 def _running(task: str, workers: Iterable[WorkerState]) -> dict[str, float]:
     """Return the roots whose tasks of this name run on a side, and for how many seconds the longest of each."""
-    found: dict[str, float] = {}
+    running: dict[str, float] = {}
     for one in workers:
         for root, seconds in one.running_roots.get(task, {}).items():
-            found[root] = max(found.get(root, 0.0), seconds)
-    return found
+            running[root] = max(running.get(root, 0.0), seconds)
+    return running
 
 
 def _unread(queues: Iterable[str]) -> list[str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from repot.store.rules import R, Rule, T
     from repot.store.shapes import Shape
 
-#: Rows that one transaction deletes, because their time is over or there are too many of them.
+#: Rows that one transaction deletes, because they have expired or there are too many of them.
 _PAGE = 500
 #: More than one step adds.
 _MOST = 10_000

@@ -85,16 +85,16 @@ class Change:
 
     def fields(self) -> dict[str, str]:
         """Return the fields of the hash."""
-        found = {"who": self.who, "why": self.why}
+        values = {"who": self.who, "why": self.why}
         if self.phase is not None:
-            found["phase"] = self.phase
+            values["phase"] = self.phase
         if self.gather is not None:
-            found["gather"] = "1" if self.gather else "0"
+            values["gather"] = "1" if self.gather else "0"
         if self.weights is not None:
-            found["weight"] = repr(self.weights.default)
-            found["queue_weights"] = json.dumps(dict(self.weights.queues), sort_keys=True)
-            found["task_weights"] = json.dumps(dict(self.weights.tasks), sort_keys=True)
-        return found
+            values["weight"] = repr(self.weights.default)
+            values["queue_weights"] = json.dumps(dict(self.weights.queues), sort_keys=True)
+            values["task_weights"] = json.dumps(dict(self.weights.tasks), sort_keys=True)
+        return values
 
 
 class RolloutRecords:
@@ -235,21 +235,23 @@ def _parsed(name: str, text: str) -> Any:  # noqa: ANN401 - any JSON
         raise _unreadable(name, error) from error
 
 
-def _read(name: str, found: Mapping[str, str]) -> RolloutRecord:
+def _read(name: str, fields: Mapping[str, str]) -> RolloutRecord:
     try:
-        weights = Weights(float(found["weight"]), json.loads(found["queue_weights"]), json.loads(found["task_weights"]))
+        weights = Weights(
+            float(fields["weight"]), json.loads(fields["queue_weights"]), json.loads(fields["task_weights"])
+        )
         return RolloutRecord(
             name=name,
-            source=found["source"],
-            target=found["target"],
-            phase=found["phase"],
-            generation=int(found["generation"]),
+            source=fields["source"],
+            target=fields["target"],
+            phase=fields["phase"],
+            generation=int(fields["generation"]),
             weights=weights,
-            gather=found["gather"] == "1",
-            who=found["who"],
-            why=found["why"],
-            updated_at=float(found["updated_at"]) / 1000,
-            token=int(found.get("token") or 0),
+            gather=fields["gather"] == "1",
+            who=fields["who"],
+            why=fields["why"],
+            updated_at=float(fields["updated_at"]) / 1000,
+            token=int(fields.get("token") or 0),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise _unreadable(name, error) from error

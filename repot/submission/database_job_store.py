@@ -99,11 +99,11 @@ class DatabaseJobStore:
             locked = rows.lock_job(job)
             if locked is None:
                 return StoreReply("", None)
-            found, scope = locked
-            if found.status == Status.ACCEPTED:
-                found.status = Status.QUEUED
-                rows.extend(found, scope, hold_s)
-            return rows.reply(found.status, found)
+            stored, scope = locked
+            if stored.status == Status.ACCEPTED:
+                stored.status = Status.QUEUED
+                rows.extend(stored, scope, hold_s)
+            return rows.reply(stored.status, stored)
 
         return self._transact(tenant, act)
 
@@ -114,12 +114,12 @@ class DatabaseJobStore:
             locked = rows.lock_job(job)
             if locked is None:
                 return StoreReply("", None)
-            found, scope = locked
-            if found.status == Status.ACCEPTED:
-                found.error_type, found.error = described(error)
-                rows.close(found, scope, Status.UNSENT)
-                rows.free_key(found.key, found.id)
-            return rows.reply(found.status, found)
+            stored, scope = locked
+            if stored.status == Status.ACCEPTED:
+                stored.error_type, stored.error = described(error)
+                rows.close(stored, scope, Status.UNSENT)
+                rows.free_key(stored.key, stored.id)
+            return rows.reply(stored.status, stored)
 
         return self._transact(tenant, act)
 
@@ -134,10 +134,10 @@ class DatabaseJobStore:
             locked = rows.lock_job(job)
             if locked is None:
                 return StoreReply("unknown", None)
-            found, scope = locked
-            if found.is_active or found.status == Status.LOST:
-                rows.close(found, scope, Status.CANCELLED)
-            return rows.reply(found.status, found)
+            stored, scope = locked
+            if stored.is_active or stored.status == Status.LOST:
+                rows.close(stored, scope, Status.CANCELLED)
+            return rows.reply(stored.status, stored)
 
         return self._transact(tenant, act)
 
@@ -233,7 +233,7 @@ class DatabaseJobStore:
                 yield _expired(owner, name, job)
 
     def clean(self) -> None:
-        """Delete rows whose retention is over: some 500 of each table."""
+        """Delete rows whose retention has ended: some 500 of each table."""
         for table in (tables.jobs, tables.scopes, tables.keys):
             self.database.transact(lambda connection, table=table: delete_expired(connection, table, self._prefix))  # type: ignore[misc]
         audits = tables.audits

@@ -85,31 +85,31 @@ class Job:
     submitter: str = ""
 
     @classmethod
-    def from_record(cls, found: Mapping[str, str], now: float) -> Job:
+    def from_record(cls, record: Mapping[str, str], now: float) -> Job:
         """Return the job of a record, at the time `now` of the store's clock."""
-        status = _status(found.get("status"))
-        expires_at = _seconds(found.get("expires_at")) or 0
+        status = _status(record.get("status"))
+        expires_at = _seconds(record.get("expires_at")) or 0
         remaining_s = max(expires_at - now, 0) if status.is_active else 0
         if status.is_active and not remaining_s:
             status = Status.LOST
-        created_at = _seconds(found.get("created_at"))
+        created_at = _seconds(record.get("created_at"))
         return cls(
-            id=found.get("id", ""),
-            task=found.get("task", ""),
-            scope=found.get("name", ""),
+            id=record.get("id", ""),
+            task=record.get("task", ""),
+            scope=record.get("name", ""),
             status=status,
-            generation=_whole(found.get("generation")),
-            attempts=_whole(found.get("attempts", "0")),
+            generation=_whole(record.get("generation")),
+            attempts=_whole(record.get("attempts", "0")),
             created_at=created_at,
-            updated_at=_seconds(found.get("updated_at")) or created_at,
-            ended_at=_seconds(found.get("ended_at")),
+            updated_at=_seconds(record.get("updated_at")) or created_at,
+            ended_at=_seconds(record.get("ended_at")),
             age_s=None if created_at is None else max(now - created_at, 0),
             lease_remaining_s=remaining_s,
-            progress=JobProgress(_number(found.get("done")), _number(found.get("total")), found.get("stage", "")),
-            error_type=found.get("error_type", ""),
-            error=found.get("error", ""),
-            successor=found.get("successor", ""),
-            submitter=found.get("submitter", ""),
+            progress=JobProgress(_number(record.get("done")), _number(record.get("total")), record.get("stage", "")),
+            error_type=record.get("error_type", ""),
+            error=record.get("error", ""),
+            successor=record.get("successor", ""),
+            submitter=record.get("submitter", ""),
         )
 
 

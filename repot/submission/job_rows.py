@@ -117,13 +117,13 @@ class JobRows:
 
     def lock_job(self, name: str) -> tuple[StoredJob, StoredScope] | None:
         """Return a job, and its scope, which no other transaction changes meanwhile; None if there is no such job."""
-        found = self.job(name)
-        if found is None:
+        job = self.job(name)
+        if job is None:
             return None
-        scope = self.lock(found.scope)
+        scope = self.lock(job.scope)
         # another transaction may have changed it until the scope was locked
-        found = self.job(name)
-        return (found, scope) if found else None
+        job = self.job(name)
+        return (job, scope) if job else None
 
     def put_job(self, job: StoredJob) -> None:
         """Write a job."""
@@ -152,12 +152,12 @@ class JobRows:
 
     def active_job(self, scope: StoredScope, successor: str, grace_s: float) -> StoredJob | None:
         """Return the job that holds a scope, unless it is the `successor`; one with an expired lease becomes lost."""
-        found = self.job(scope.job) if scope.job not in ("", successor) else None
-        if found is None or found.is_held(self.at, grace_s):
-            return found
-        if found.is_active:
-            found.successor = successor
-            self.close(found, scope, Status.LOST)
+        active = self.job(scope.job) if scope.job not in ("", successor) else None
+        if active is None or active.is_held(self.at, grace_s):
+            return active
+        if active.is_active:
+            active.successor = successor
+            self.close(active, scope, Status.LOST)
         return None
 
     def reply(self, result: str, job: StoredJob | None) -> StoreReply:
@@ -184,7 +184,7 @@ class JobRows:
         """Record a refusal; one with a cost also in the sums of its tenant and of the scope with this name."""
         audit = self._lock(tables.audits, {"entries": 0, "refused": 0, "cost": 0.0})
         if not audit["entries"]:
-            # of an audit whose retention is over
+            # of an audit whose retention has ended
             self._delete(tables.refusals)
             self._delete(tables.sums)
         audit["entries"] += 1
@@ -212,7 +212,7 @@ class JobRows:
         return Audit(tuple(Refusal(*row) for row in rows), Savings(*found[:2]), by_scope)
 
     def clean_audit(self) -> None:
-        """Delete the tenant's audit if its retention is over."""
+        """Delete the tenant's audit if its retention has ended."""
         found = self._first(tables.audits, [tables.audits.c.deleted_at], lock=True)
         if found and not self._is_kept(found):
             for table in (tables.audits, tables.refusals, tables.sums):
@@ -256,7 +256,7 @@ class JobRows:
         return dict(zip(empty, found, strict=True)) if found and self._is_kept(found) else empty
 
     def _put(self, table: Table, key: dict[str, Any], values: dict[str, Any]) -> None:
-        """Write a row, which another transaction may delete at any time if its retention is over."""
+        """Write a row, which another transaction may delete at any time if its retention has ended."""
         stored = {name: storable(value) for name, value in values.items()}
         if not self._connection.execute(update(table).where(self._own(table, **key)).values(stored)).rowcount:
             self._connection.execute(insert(table).values(self._tenant | key | stored))

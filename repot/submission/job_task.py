@@ -174,19 +174,19 @@ class JobTask(IdempotentTask):
         try:
             grace_s = guard.contact.grace_s(guard.settings.lease)
             with guard.contact.asking():
-                found = store.start(attempt, self.name, guard.settings.lease, grace_s)
+                reply = store.start(attempt, self.name, guard.settings.lease, grace_s)
         except StoreUnreachable as error:
             # if the store did start it, the next delivery has another owner: it waits until this lease expires
             raise self._resend_later(self.idempotency.wait.delay_s(self._waits), error) from error
-        if found.result == StartResult.STARTED:
+        if reply.result == StartResult.STARTED:
             return JobRun(attempt, store, guard.settings.lease)
-        assert found.job is not None
-        if found.result == StartResult.BUSY:
-            raise self._resend_later(max(found.job.lease_remaining_s, grace_s) + SLACK_S, None)
-        if found.result == StartResult.SUCCEEDED and guard.settings.guard:
+        assert reply.job is not None
+        if reply.result == StartResult.BUSY:
+            raise self._resend_later(max(reply.job.lease_remaining_s, grace_s) + SLACK_S, None)
+        if reply.result == StartResult.SUCCEEDED and guard.settings.guard:
             return None
-        log.info("job %s is not run: it is %s", attempt.id, found.job.status.value, extra={"action": "job_not_run"})
-        raise self._end_without_run(found.job.status)
+        log.info("job %s is not run: it is %s", attempt.id, reply.job.status.value, extra={"action": "job_not_run"})
+        raise self._end_without_run(reply.job.status)
 
     def _run_for(self, job: JobRun, wait_s: float, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:

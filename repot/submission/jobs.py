@@ -127,19 +127,19 @@ class Jobs:
 
     def _submit(self, arguments: Mapping[str, Any], tenant: str, owner: str, idempotency_key: str) -> Accepted:
         submission = replace(self._submission(arguments, tenant, idempotency_key), submitter=_owner(owner))
-        found = self._claim(submission)
-        if found.result == SubmitResult.REPEATED and found.job and found.job.status is Status.ACCEPTED:
-            submission = self._after_sending(submission, found.job)
-            found = self._claim(submission)
-        assert found.job is not None
-        if found.result == SubmitResult.REPEATED:
-            return Accepted(found.job, repeated=True)
-        if found.result == SubmitResult.MISMATCH:
-            message = f"the idempotency key was used before with another payload, for job {found.job.id}"
+        reply = self._claim(submission)
+        if reply.result == SubmitResult.REPEATED and reply.job and reply.job.status is Status.ACCEPTED:
+            submission = self._after_sending(submission, reply.job)
+            reply = self._claim(submission)
+        assert reply.job is not None
+        if reply.result == SubmitResult.REPEATED:
+            return Accepted(reply.job, repeated=True)
+        if reply.result == SubmitResult.MISMATCH:
+            message = f"the idempotency key was used before with another payload, for job {reply.job.id}"
             raise PayloadMismatch(message, hint="Use a new key for each piece of work.")
-        if found.result == SubmitResult.CONFLICT:
-            raise self._conflict(found.job)
-        return Accepted(self._send(submission, found.job, arguments))
+        if reply.result == SubmitResult.CONFLICT:
+            raise self._conflict(reply.job)
+        return Accepted(self._send(submission, reply.job, arguments))
 
     def _claim(self, submission: Submission) -> StoreReply:
         """Claim the scope; what a store that did not answer may have accepted is undone in the background."""
@@ -158,14 +158,14 @@ class Jobs:
         """Return a job.
 
         Raises:
-            JobNotFound: this tenant has no such job, or its retention is over.
+            JobNotFound: this tenant has no such job, or its retention has ended.
             StoreUnreachable: the lease store did not answer.
         """
         # half of a surrogate pair, which no store takes for a name, is in no job's id
-        found = self._store.get(_tenant(tenant), job) if encodable_text(job) == job else None
-        if found is None or found.task != self._task:
+        stored = self._store.get(_tenant(tenant), job) if encodable_text(job) == job else None
+        if stored is None or stored.task != self._task:
             raise _not_found(job)
-        return found
+        return stored
 
     def cancel(self, job: str, *, tenant: str = "", owner: str | None = None) -> Cancelled:
         """Free the job's scope and prevent its start; a running job ends when it calls `self.job.check()`.
@@ -174,7 +174,7 @@ class Jobs:
         cancelled; without, any job of the tenant.
 
         Raises:
-            JobNotFound: this tenant has no such job, or its retention is over.
+            JobNotFound: this tenant has no such job, or its retention has ended.
             NotJobOwner: it was submitted by another owner, or without one.
             JobEnded: it has ended and was not cancelled.
             StoreUnreachable: the lease store did not answer; the job may have been cancelled.
@@ -185,13 +185,13 @@ class Jobs:
             raise NotJobOwner(
                 message, hint="Its owner can cancel it, or code that calls `Jobs.cancel` without an owner."
             )
-        found = self._store.cancel(_tenant(tenant), job)
-        if found.job is None:
+        reply = self._store.cancel(_tenant(tenant), job)
+        if reply.job is None:
             raise _not_found(job)
-        if found.result != Status.CANCELLED.value:
-            message = f"job {job} has already ended: {found.result}"
+        if reply.result != Status.CANCELLED.value:
+            message = f"job {job} has already ended: {reply.result}"
             raise JobEnded(message)
-        return Cancelled(found.job, workers_notified=self._revoke(job))
+        return Cancelled(reply.job, workers_notified=self._revoke(job))
 
     def refused(self, *, tenant: str = "", limit: int = 100) -> Audit:
         """Return the last refused submissions, and their cost.
@@ -272,10 +272,10 @@ class Jobs:
             raise
         # kombu raises AttributeError after a reset connection to Redis
         except Exception as error:
-            found = self._undo(submission, error)
-            if found and found.status in _STARTED:
+            stored = self._undo(submission, error)
+            if stored and stored.status in _STARTED:
                 # the message arrived, but its confirmation did not
-                return found
+                return stored
             message = f"the broker did not accept job {submission.id}: {masked(str(error))}"
             raise SubmissionFailed(message, hint="Its scope is free again; submit it again.") from error
         except BaseException as error:
@@ -315,7 +315,7 @@ class Jobs:
             return self._store.sent(submission.tenant, submission.id, self._queue_wait_s).job
 
         try:
-            found = record()
+            stored = record()
         except RepotError as unavailable:
             # the message is on the broker: a worker records its start, or the lease expires
             log.warning(
@@ -324,7 +324,7 @@ class Jobs:
             self._renewer.send_later(record, _RESEND_S)
             return job
         # one that has started is sent: its run may have died since
-        if found and not found.attempts and found.status in (Status.LOST, Status.SUPERSEDED):
+        if stored and not stored.attempts and stored.status in (Status.LOST, Status.SUPERSEDED):
             took = f"longer than {self._publish_lease_s:g} s"
             message = f"sending job {submission.id} took {took}, and it holds its scope no longer"
             raise SubmissionFailed(
@@ -332,7 +332,7 @@ class Jobs:
                 hint="Its message does not run while another job holds the scope. "
                 "Raise `publish_lease_s`, or check the broker's speed.",
             )
-        return found or job
+        return stored or job
 
     def _revoke(self, job: str) -> bool:
         try:

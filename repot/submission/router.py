@@ -294,21 +294,21 @@ def _request_dependency(function: Callable[[Request], Any]) -> Callable[[Request
 
 
 def _documented(description: str, model: type[BaseModel] = ProblemBody, *, retry: bool = False) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "description": description,
         "content": {_PROBLEM_MEDIA: {"schema": model.model_json_schema(ref_template="#/components/schemas/{model}")}},
     }
     # inlined: nothing else in the application refers to these definitions
-    definitions = found["content"][_PROBLEM_MEDIA]["schema"].pop("$defs", {})
+    definitions = answer["content"][_PROBLEM_MEDIA]["schema"].pop("$defs", {})
     for name, definition in definitions.items():
-        properties = found["content"][_PROBLEM_MEDIA]["schema"]["properties"]
+        properties = answer["content"][_PROBLEM_MEDIA]["schema"]["properties"]
         for field, schema in properties.items():
             if schema.get("$ref", "").endswith(f"/{name}"):
                 properties[field] = definition
     if retry:
         description = "Seconds to wait before the next attempt"
-        found["headers"] = {"Retry-After": {"description": description, "schema": {"type": "integer"}}}
-    return found
+        answer["headers"] = {"Retry-After": {"description": description, "schema": {"type": "integer"}}}
+    return answer
 
 
 #: Answers of every route.

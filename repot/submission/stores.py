@@ -31,11 +31,11 @@ def store_of(app: Celery) -> JobStore:
     Raises:
         ConfigInvalid: no setting names a store, or the environment is wrong.
     """
-    found: JobStore | None = state_of(app).jobs
-    if found is None:
-        found = open_job_store(guard_of(app).settings)
-        state_of(app).jobs = found
-    return found
+    store: JobStore | None = state_of(app).jobs
+    if store is None:
+        store = open_job_store(guard_of(app).settings)
+        state_of(app).jobs = store
+    return store
 
 
 def _in_database(settings: WorkerSettings) -> JobStore:

@@ -27,7 +27,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        found: dict[str, Any] = {
+        line: dict[str, Any] = {
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
@@ -37,12 +37,12 @@ class JsonFormatter(logging.Formatter):
             **_told(record),
             **_task(),
         }
-        found |= {name: value for name, value in vars(record).items() if name not in _OWN and name not in found}
+        line |= {name: value for name, value in vars(record).items() if name not in _OWN and name not in line}
         if record.exc_info and not record.exc_text:
             record.exc_text = self.formatException(record.exc_info)
         if record.exc_text:
-            found["exception"] = record.exc_text
-        return json.dumps(found, default=str, ensure_ascii=False)
+            line["exception"] = record.exc_text
+        return json.dumps(line, default=str, ensure_ascii=False)
 
 
 def _told(record: logging.LogRecord) -> dict[str, str]:

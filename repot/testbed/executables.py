@@ -40,11 +40,11 @@ class Executable:
             ProgramMissing: none of them is installed; the hint says how to install it.
         """
         for name in self.names:
-            found = shutil.which(name) or shutil.which(name, path=":".join(_MORE_DIRECTORIES))
-            if found and Path(found).resolve().name == _DEBIAN_WRAPPER:
-                found = _DEBIAN_RABBITMQ
-            if found:
-                return found
+            path = shutil.which(name) or shutil.which(name, path=":".join(_MORE_DIRECTORIES))
+            if path and Path(path).resolve().name == _DEBIAN_WRAPPER:
+                path = _DEBIAN_RABBITMQ
+            if path:
+                return path
         message = f"{' or '.join(self.names)} is not installed"
         raise ProgramMissing(
             message,

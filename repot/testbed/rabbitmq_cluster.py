@@ -88,12 +88,12 @@ class RabbitCluster(RabbitFaults):
         return next(node for node in self.nodes if _erlang_name(node) == name)
 
     def _look(self, node: Node, queue: str) -> dict[str, Any]:
-        found = management(node).get(f"/api/queues/{segment(self.vhost)}/{segment(queue)}")
-        if found is None:
+        answer = management(node).get(f"/api/queues/{segment(self.vhost)}/{segment(queue)}")
+        if answer is None:
             message = f"there is no queue {queue!r}"
             raise ExperimentFailed(message)
         # neither of them during an election, or while its node is down
-        return {**found, "node": found.get("leader") or found.get("node", "")}
+        return {**answer, "node": answer.get("leader") or answer.get("node", "")}
 
     def _is_led(self, queue: str, survivors: list[Node]) -> bool:
         """Return whether a running node leads it, and it answers."""

@@ -17,7 +17,7 @@ from repot.upstream.point import Failure, Point
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_DROPS = "Messages that are no tasks leave no dead letter, or are lost while theirs is written."
+_DROPS = "Messages that are not tasks leave no dead letter, or are lost while it is written."
 _HANDLER = "A message with an invalid body ends worker after worker; tasks that expire are not claimed."
 _RETURNS = "Messages that a worker returns count as deliveries that killed it."
 

@@ -254,7 +254,7 @@ def use_transports(redis_transport: str, sentinel_transport: str) -> None:
 
 
 class ClaimingChannel:
-    """Stands before a channel class of kombu's."""
+    """Mixin for kombu's Redis channel classes; it comes first among the bases."""
 
     _source: Source | None = None
     _has_decided = False
@@ -549,7 +549,7 @@ class ClaimingPoller(redis.MultiChannelPoller):
 
 
 class ClaimingTransport:
-    """Stands before a transport class of kombu's."""
+    """Mixin for kombu's Redis transport classes; it comes first among the bases."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Use the poller."""

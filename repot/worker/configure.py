@@ -355,9 +355,9 @@ def _start_status_writer(sender: Any, **_: Any) -> None:  # noqa: ANN401 - Celer
 
         writers = state_of(sender.app).status_writers
         # a process may run several workers, one after the other, as applications' tests do
-        for one in [one for one in writers if one.has_ended]:
-            one.leave()
-            writers.remove(one)
+        for ended in [ended for ended in writers if ended.has_ended]:
+            ended.leave()
+            writers.remove(ended)
         writer = sender.repot_status_writer = StatusWriter(sender, settings)
         writers.append(writer)
         if settings.rollout:
@@ -404,21 +404,21 @@ def _undo_previous(app: Celery) -> None:
 def with_application_values(app: Celery, settings: WorkerSettings) -> WorkerSettings:
     """Fill fields that no variable sets from the application's own configuration."""
     bridge = {"broker_read_url", "broker_write_url"} & settings.model_fields_set
-    found = {
+    values = {
         field: _application_value(app, key)
         for key, field in _ADOPTED.items()
         if field not in settings.model_fields_set and is_own(app, key) and not (bridge and field == "broker_url")
     }
-    if not isinstance(found.get("visibility_timeout"), int):
+    if not isinstance(values.get("visibility_timeout"), int):
         # the doctor reports a value of the wrong type
-        found.pop("visibility_timeout", None)
+        values.pop("visibility_timeout", None)
     if app.conf.task_queue_max_priority and "queue_type" not in settings.model_fields_set:
         # Celery then declares every queue with x-max-priority, which quorum queues refuse
-        found.setdefault("queue_type", "classic")
-    if not found:
+        values.setdefault("queue_type", "classic")
+    if not values:
         return settings
     try:
-        return settings.replace(**found)
+        return settings.replace(**values)
     except ValidationError as error:
         message = "the application's own configuration cannot be used:\n" + "\n".join(explain(error))
         raise ConfigInvalid(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class DeliveryContextStep(bootsteps.StartStopStep):  # type: ignore[misc]
+class DeliveryContextStep(bootsteps.Step):  # type: ignore[misc]
     """Wraps the handlers of messages that log; one that is not due goes back before it has a context."""
 
     name = "repot delivery context"
@@ -27,10 +27,6 @@ class DeliveryContextStep(bootsteps.StartStopStep):  # type: ignore[misc]
         """Wrap the handler of messages."""
         wrap_task_handler(c, _in_context)
         super().__init__(c, **options)
-
-    def include_if(self, c: Any) -> bool:  # noqa: ANN401, ARG002 - Celery's signature
-        """Return False: there is nothing to start."""
-        return False
 
 
 def _in_context(create: Callable[[], Callable[[Any], None]]) -> Callable[[Any], None]:

@@ -25,9 +25,9 @@ def who() -> dict[str, Any]:
 def has_ended(holder: str) -> bool:
     """Return whether the process of a text is known to have ended; False for one on another machine."""
     try:
-        found = json.loads(holder)
-        here = bool(boot_id()) and found["machine"] == _machine() and found["host"] == socket.gethostname()
-        return here and _started(int(found["pid"])) != str(found["started"])
+        named = json.loads(holder)
+        here = bool(boot_id()) and named["machine"] == _machine() and named["host"] == socket.gethostname()
+        return here and _started(int(named["pid"])) != str(named["started"])
     except (ValueError, KeyError, TypeError):
         return False
 

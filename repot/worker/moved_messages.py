@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class MovedMessagesStep(bootsteps.StartStopStep):  # type: ignore[misc]
+class MovedMessagesStep(bootsteps.Step):  # type: ignore[misc]
     """Marks the messages before a handler asks whether they were redelivered."""
 
     name = "repot moved messages"
@@ -28,10 +28,6 @@ class MovedMessagesStep(bootsteps.StartStopStep):  # type: ignore[misc]
         """Wrap the handler of messages."""
         wrap_task_handler(c, _marking)
         super().__init__(c, **options)
-
-    def include_if(self, c: Any) -> bool:  # noqa: ANN401, ARG002 - Celery's signature
-        """Return False: there is nothing to start."""
-        return False
 
 
 def _marking(create: Callable[[], Callable[[Any], None]]) -> Callable[[Any], None]:

@@ -52,8 +52,8 @@ def _end_at_limit(app: Any, error: BaseException) -> None:  # noqa: ANN401 - Cel
     Raises:
         WorkerShutdown: it is.
     """
-    found = _LIMIT.search(str(error))
-    if found is None:
+    match = _LIMIT.search(str(error))
+    if match is None:
         return
     queues = list(app.amqp.queues.consume_from.values())
     levels = levels_of(configured_with(app)) if any(map(is_delayed, queues)) else 0
@@ -63,8 +63,8 @@ def _end_at_limit(app: Any, error: BaseException) -> None:  # noqa: ANN401 - Cel
         "worker. Raise the limit (%s, or the plan of a service), or set a lower WORKER_DELAY_LEVELS for senders and "
         "workers (12 delay a task for 68 min at a time), or WORKER_QUEUE_TYPE=classic, with which workers hold tasks "
         "with an ETA",
-        found["queue"],
-        found["limit"],
+        match["queue"],
+        match["limit"],
         sum(needs.values()),
         ", ".join(f"{number} {what}" for what, number in needs.items() if number),
         OF_A_WORKER,

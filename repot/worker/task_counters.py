@@ -118,12 +118,12 @@ class TaskCounters:
     def totals(self, processes: int) -> dict[str, dict[str, int]]:
         """Return the sums of all rows, by task and outcome, in the order in which tasks were first seen here."""
         sums = self._added_up(processes)
-        found: dict[str, dict[str, int]] = {}
+        by_task: dict[str, dict[str, int]] = {}
         for (name, outcome), column in self._column.items():
             if sums[column]:
-                found.setdefault(name, dict.fromkeys(_OUTCOMES, 0))[outcome] = sums[column]
-        self._order.update(dict.fromkeys(found))
-        return {name: found[name] for name in self._order}
+                by_task.setdefault(name, dict.fromkeys(_OUTCOMES, 0))[outcome] = sums[column]
+        self._order.update(dict.fromkeys(by_task))
+        return {name: by_task[name] for name in self._order}
 
     def costs(self, processes: int) -> dict[str, dict[str, int]]:
         """Return the sums of costs in millionths, by task and `CostKind`; without tasks that have cost nothing."""

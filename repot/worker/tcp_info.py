@@ -95,13 +95,13 @@ def _silence_s(descriptor: int, peers: frozenset[tuple[str, int]]) -> float | No
     """Return the seconds since data came on a connection to one of the peers; None for other descriptors."""
     try:
         # not `socket.socket`: eventlet's takes a descriptor for its own, and closes it for its owner
-        one = _socket.socket(fileno=descriptor)
+        connection = _socket.socket(fileno=descriptor)
         try:
-            if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getpeername()[:2] not in peers:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getpeername()[:2] not in peers:
                 return None
-            info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_AT + _LAST_DATA.size)
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_AT + _LAST_DATA.size)
         finally:
-            one.detach()
+            connection.detach()
         return float(_LAST_DATA.unpack_from(info, _LAST_DATA_AT)[0]) / 1000
     except (OSError, struct.error, AttributeError):
         # not a socket, not connected, or a system without TCP_INFO

@@ -102,7 +102,7 @@ def test_without_its_fixtures_nothing_is_started_nor_imported(pytester: pytest.P
         def test_alone():
             heavy = {"celery", "kombu", "pydantic", "redis", "repot.config", "repot.errors", "toxiproxy"}
             assert set() == heavy & set(sys.modules)
-            assert [] == psutil.Process().children()
+            assert psutil.Process().children() == []
             assert "repot.chaos.plugin" in sys.modules
     """)
     pytester.runpytest_subprocess("--strict-markers").assert_outcomes(passed=1)
@@ -239,7 +239,7 @@ def test_a_session_that_is_killed_leaves_nothing(own_directory: Path) -> None:
         "def test_it(chaos, repot_brokers):\n"
         "    assert repot_brokers.redis is repot_brokers.redis\n"
         "    with __import__('contextlib').closing(repot_brokers.redis.open()) as broker:\n"
-        "        assert 0 == broker.depth('orders').ready\n"
+        "        assert broker.depth('orders').ready == 0\n"
         "    chaos.run('no-fault')\n"
     )
     environment = {"PATH": os.environ["PATH"], "TMPDIR": str(own_directory), "HOME": str(own_directory)}

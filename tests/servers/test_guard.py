@@ -117,9 +117,9 @@ def test_a_chain_goes_on_from_the_first_result_and_once(shop: Shop) -> None:
     """The flaw of a skipped step whose answer goes down the chain."""
     number = uuid4().int % 10**9
     first = chain(_sign(shop, "add", number, 1), _sign(shop, "add", 10)).apply_async()
-    assert number + 11 == shop.get(first)
+    assert shop.get(first) == number + 11
     again = chain(_sign(shop, "add", number, 1), _sign(shop, "add", 20)).apply_async()
-    assert number + 21 == shop.get(again)
+    assert shop.get(again) == number + 21
     assert len(shop.effects([number, 1])) == 1
 
 
@@ -169,7 +169,7 @@ def test_the_same_key_with_other_arguments_is_refused(shop: Shop, order: str) ->
 
 
 def test_a_result_too_large_to_keep_says_that_the_effect_is_done(shop: Shop, order: str) -> None:
-    assert order * 200 == shop.get(shop.send("talkative", order))
+    assert shop.get(shop.send("talkative", order)) == order * 200
     with pytest.raises(Exception, match="has already done this; its result was too large"):
         shop.get(shop.send("talkative", order))
     assert len(shop.effects(order)) == 1

@@ -58,7 +58,7 @@ def test_nothing_moves_without_execute_and_a_plan_says_what_would(path: Way, rep
     assert len(path.left()) == 10
     (queue,) = output(repot("plan", "--json", *brokers(path)))["queues"]
     assert queue["source"] == {"ready": 10, "unacked": 0, "delayed": 0}
-    assert 10 == queue["looked_at"] == queue["tasks"]["shop.charge"]["count"]
+    assert queue["looked_at"] == queue["tasks"]["shop.charge"]["count"] == 10
     assert queue["tasks"]["shop.charge"]["priorities"] == {"0 -> 9": 5, "3 -> 6": 5}
     assert repot("status", path.name).exit_code == 1
 

@@ -165,9 +165,12 @@ def test_a_rabbitmq_with_an_alarm_and_no_room_on_its_disk(redis: Server, harmed_
     path.fill([task(0)])
     with disk_alarm(harmed_rabbitmq):
         wait_until(lambda: "disk space alarm" in text(path), within_s=60, what="the alarm is raised", poll_s=1)
+        # RabbitMQ raises the alarm before its statistics have the new limit
+        has_limit = "its alarm would stop all publishers"
+        wait_until(lambda: has_limit in text(path, "--json"), within_s=60, what="the limit is reported", poll_s=1)
         found = plan(path, code=4)
     assert any("takes no messages now: disk space alarm" in note for note in found["notes"])
-    assert any("its alarm would stop all publishers" in problem for problem in found["problems"])
+    assert any(has_limit in problem for problem in found["problems"])
 
 
 # -- who uses the queues

@@ -106,7 +106,7 @@ def test_a_retry_with_a_countdown(moved: Move) -> None:
     sent = moved.signature("retried", "again").apply_async()
     assert moved.move()["delivered"] == 1
     assert moved.after.get(sent) == "again"
-    assert 1 == len(moved.after.effects("again0")) == len(moved.after.effects("again1"))
+    assert len(moved.after.effects("again0")) == len(moved.after.effects("again1")) == 1
 
 
 def test_a_countdown_is_kept(moved: Move) -> None:

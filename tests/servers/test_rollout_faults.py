@@ -350,7 +350,7 @@ def test_forked_processes_send_by_connections_of_their_own(to_rabbitmq: Rollout,
     )
     assert done.stdout.strip() == "[0, 0]", done.stderr
     ids = [*to_rabbitmq.ids(SOURCE), *to_rabbitmq.ids(TARGET)]
-    assert 120 == len(ids) == len(set(ids))
+    assert len(ids) == len(set(ids)) == 120
 
 
 def test_without_a_rollout_nothing_of_it_is_imported() -> None:

@@ -494,7 +494,7 @@ def test_a_confirm_window_goes_on(rollout: Rollout) -> None:
         ids = [app.send_task("t", ignore_result=True).id for _ in range(100)]
         group([app.signature("t", ignore_result=True) for _ in range(20)]).apply_async()
     found = [*rollout.ids(SOURCE), *rollout.ids(TARGET)]
-    assert 120 == len(found) == len(set(found))
+    assert len(found) == len(set(found)) == 120
     assert set(ids) <= set(found)
     counted = rollout_of(app)
     assert counted is not None

@@ -99,7 +99,7 @@ def test_a_bridge_reads_here_and_writes_there() -> None:
     config = celery_config(settings)
     assert config["broker_read_url"] == "redis://old/0"
     # Celery declares its delayed delivery on broker_url
-    assert "amqp://new//" == config["broker_write_url"] == config["broker_url"]
+    assert config["broker_write_url"] == config["broker_url"] == "amqp://new//"
     # each transport ignores the other's options
     assert {"visibility_timeout", "confirm_publish"} <= set(config["broker_transport_options"])
 

@@ -350,7 +350,7 @@ def test_sarif_has_what_went_wrong_at_the_line_of_the_task() -> None:
     Draft4Validator(json.loads(SARIF_SCHEMA.read_text())).validate(log)
     (run,) = log["runs"]
     (found,) = run["results"]
-    assert "load-lost" == found["ruleId"] == run["tool"]["driver"]["rules"][found["ruleIndex"]]["id"]
+    assert found["ruleId"] == run["tool"]["driver"]["rules"][found["ruleIndex"]]["id"] == "load-lost"
     (location,) = found["locations"]
     assert location["physicalLocation"]["region"]["startLine"] == 7
     assert found["message"]["text"].startswith("shop.mail: 2 of 2 are lost. lost: shop.mail b, sent at")

@@ -89,7 +89,7 @@ def test_the_applications_settings_override_repots_defaults() -> None:
     assert app.conf.broker_transport_options["socket_timeout"] == 15
     assert app.conf.task_acks_late is True
     origins = {line.key: line.origin for line in effective_config(app)}
-    assert "application" == origins["broker_url"] == origins["broker_transport_options.visibility_timeout"]
+    assert origins["broker_url"] == origins["broker_transport_options.visibility_timeout"] == "application"
     assert origins["task_acks_late"] == "WORKER_TASK_ACKS_LATE (repot's default)"
 
 

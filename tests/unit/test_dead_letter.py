@@ -112,7 +112,7 @@ def test_a_later_replay_has_the_larger_number() -> None:
     first, second = (dead_letter.make_replay(dead()).headers[REPLAY_HEADER] for _ in range(2))
     assert begun <= first <= second <= int(time() * 1000)
     ahead = replace(TASK, headers={**TASK.headers, REPLAY_HEADER: begun + 10**9})
-    assert begun + 10**9 + 1 == dead_letter.make_replay(dead(ahead)).headers[REPLAY_HEADER]
+    assert dead_letter.make_replay(dead(ahead)).headers[REPLAY_HEADER] == begun + 10**9 + 1
     odd = replace(TASK, headers={**TASK.headers, REPLAY_HEADER: 2**80})
     assert dead_letter.make_replay(dead(odd)).headers[REPLAY_HEADER] < 2**53
 

@@ -74,7 +74,7 @@ def _files_with_images() -> list[Path]:
 def test_credentials_are_made_once_and_are_nobody_elses(tmp_path: Path) -> None:
     made = [_credentials(tmp_path / name) for name in ("a", "b")]
     secrets = [value for found in made for name, value in found.items() if re.search("PASSWORD|TOKEN|COOKIE", name)]
-    assert 14 == len(secrets) == len(set(secrets))
+    assert len(secrets) == len(set(secrets)) == 14
     assert all(re.fullmatch("[0-9a-f]{48}", str(secret)) for secret in secrets)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
 

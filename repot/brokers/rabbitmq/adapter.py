@@ -120,25 +120,25 @@ class RabbitBroker:
 
     def depth(self, queue: str) -> Depth:
         """Read a queue's counts; they are as old as the broker's statistics."""
-        found = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(queue)}")
-        if found is None:
+        answer = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(queue)}")
+        if answer is None:
             # the queue may be gone while delayed messages for it still exist
             return Depth(ready=0, unacked=0, delayed=delayed_for(self._api, self._vhost, queue))
         delayed = delayed_for(self._api, self._vhost, queue)
         try:
             # classic queues only; 0 or absent for a message without a timestamp
-            oldest = found.get("head_message_timestamp") if found["messages_ready"] else None
+            oldest = answer.get("head_message_timestamp") if answer["messages_ready"] else None
             # a dead-lettered message of a quorum queue is still the queue's until the dead-letter target has it
-            unacked = found["messages_unacknowledged"] + found.get("messages_dlx", 0) + self._staged_count(queue)
-            return Depth(found["messages_ready"], unacked, float(oldest) if oldest else None, delayed)
+            unacked = answer["messages_unacknowledged"] + answer.get("messages_dlx", 0) + self._staged_count(queue)
+            return Depth(answer["messages_ready"], unacked, float(oldest) if oldest else None, delayed)
         except KeyError as error:
             message = f"RabbitMQ has not counted the messages of {queue!r} yet"
             raise DepthUnknown(message, hint="Its statistics appear some seconds after the queue.") from error
 
     def _staged_count(self, queue: str) -> int:
         """Return how many of a queue's messages a mover has staged."""
-        found = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(staging_name(queue))}")
-        return int(found["messages_ready"] + found["messages_unacknowledged"]) if found else 0
+        answer = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(staging_name(queue))}")
+        return int(answer["messages_ready"] + answer["messages_unacknowledged"]) if answer else 0
 
     def browse(self, queue: str, decide: Decide) -> Browsed:
         """Take each message, and give back what is kept; the queue's delivery limit is read first."""
@@ -372,12 +372,12 @@ class RabbitBroker:
 
     def _return_limit(self, queue: str) -> int | None:
         """Return how often a message may be returned before the queue drops it; None without a limit."""
-        found = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(queue)}") or {}
-        if found.get("type") != "quorum":
+        answer = self._api.get(f"/api/queues/{segment(self._vhost)}/{segment(queue)}") or {}
+        if answer.get("type") != "quorum":
             return None
         stated = (
-            (found.get("arguments") or {}).get("x-delivery-limit"),
-            (found.get("effective_policy_definition") or {}).get("delivery-limit"),
+            (answer.get("arguments") or {}).get("x-delivery-limit"),
+            (answer.get("effective_policy_definition") or {}).get("delivery-limit"),
         )
         limits = [int(limit) for limit in stated if limit is not None]
         if not limits:

@@ -34,9 +34,9 @@ class RabbitConditions:
         """Read arguments and policies: of two limits the smaller one is in force, of two texts the argument."""
         return self._queue_fact(queue, self._limits)
 
-    def _limits(self, found: Mapping[str, Any]) -> QueueLimits:
-        arguments = found.get("arguments") or {}
-        policy = found.get("effective_policy_definition") or {}
+    def _limits(self, queue_info: Mapping[str, Any]) -> QueueLimits:
+        arguments = queue_info.get("arguments") or {}
+        policy = queue_info.get("effective_policy_definition") or {}
 
         def smaller(name: str) -> int | None:
             stated = (arguments.get(f"x-{name}"), policy.get(name))
@@ -49,7 +49,7 @@ class RabbitConditions:
         return QueueLimits(
             max_messages=smaller("max-length"),
             max_bytes=smaller("max-length-bytes"),
-            used_bytes=int(found["message_bytes_ready"]) if "message_bytes_ready" in found else _NOT_COUNTED,
+            used_bytes=int(queue_info["message_bytes_ready"]) if "message_bytes_ready" in queue_info else _NOT_COUNTED,
             overflow=Overflow(text("overflow") or Overflow.DROP_HEAD),
             has_dead_letters="x-dead-letter-exchange" in arguments or "dead-letter-exchange" in policy,
             ttl_s=_seconds(smaller("message-ttl")),
@@ -134,10 +134,10 @@ def _number(node: Mapping[str, Any], name: str) -> int | Unknown:
     return found if isinstance(found, int) else Unknown(f"the node {node.get('name')} does not state {name}")
 
 
-def _alarms(found: Mapping[str, Any]) -> tuple[str, ...]:
-    if found.get("status") == "ok":
+def _alarms(health: Mapping[str, Any]) -> tuple[str, ...]:
+    if health.get("status") == "ok":
         return ()
-    return tuple(f"{one['resource']} alarm on {one['node']}" for one in found["alarms"])
+    return tuple(f"{one['resource']} alarm on {one['node']}" for one in health["alarms"])
 
 
 def _alarms_of(node: Mapping[str, Any]) -> list[str]:
@@ -145,38 +145,38 @@ def _alarms_of(node: Mapping[str, Any]) -> list[str]:
     return [f"{resource} alarm on {node['name']}" for name, resource in names.items() if node.get(name)]
 
 
-def _consumers(found: Mapping[str, Any]) -> tuple[str, ...] | Unknown:
-    details = found.get("consumer_details")
+def _consumers(queue_info: Mapping[str, Any]) -> tuple[str, ...] | Unknown:
+    details = queue_info.get("consumer_details")
     # the list is filled from statistics, the number is the queue's own
-    count = found.get("consumers")
+    count = queue_info.get("consumers")
     if details is None or count is None:
         return _NOT_COUNTED
     texts = [_consumer(one) for one in details]
     return (*texts, *["not named yet"] * (int(count) - len(texts)))
 
 
-def _consumer(found: Mapping[str, Any]) -> str:
+def _consumer(details: Mapping[str, Any]) -> str:
     # an empty list if its channel has no statistics yet
-    channel = found.get("channel_details") or {}
+    channel = details.get("channel_details") or {}
     address = f"{channel['peer_host']}:{channel['peer_port']}" if "peer_host" in channel else "an unknown address"
-    return f"{found.get('consumer_tag')} from {address} as {channel.get('user', 'an unknown user')}"
+    return f"{details.get('consumer_tag')} from {address} as {channel.get('user', 'an unknown user')}"
 
 
-def _sent_per_s(found: Mapping[str, Any]) -> float | Unknown:
-    if "messages_ready" not in found:
+def _sent_per_s(queue_info: Mapping[str, Any]) -> float | Unknown:
+    if "messages_ready" not in queue_info:
         return _NOT_COUNTED
     # absent while nothing was sent since the node's start, or for long
-    stats = found.get("message_stats") or {}
+    stats = queue_info.get("message_stats") or {}
     return float((stats.get("publish_details") or {}).get("rate", 0))
 
 
-def _use(found: Mapping[str, Any]) -> QueueUse:
+def _use(queue_info: Mapping[str, Any]) -> QueueUse:
     # absent while nothing has happened since the node's start; then no count of a move is covered by them
-    stats = found.get("message_stats") or {}
+    stats = queue_info.get("message_stats") or {}
     taken = sum(int(stats.get(name, 0)) for name in ("ack", "deliver_no_ack", "get_no_ack"))
-    return QueueUse(int(stats.get("publish", 0)), taken, int(found.get("messages_unacknowledged", 0)))
+    return QueueUse(int(stats.get("publish", 0)), taken, int(queue_info.get("messages_unacknowledged", 0)))
 
 
-def _growth_per_s(found: Mapping[str, Any]) -> float | Unknown:
-    details = found.get("messages_ready_details")
+def _growth_per_s(queue_info: Mapping[str, Any]) -> float | Unknown:
+    details = queue_info.get("messages_ready_details")
     return float(details["rate"]) if details else _NOT_COUNTED

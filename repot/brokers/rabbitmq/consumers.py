@@ -28,11 +28,11 @@ def consumers(api: ManagementApi, vhost: str, queues: Collection[str]) -> tuple[
         BrokerUnreachable: the management API did not answer.
     """
     path = f"/api/vhosts/{segment(vhost)}"
-    unacked = {one["name"]: one.get("messages_unacknowledged") for one in api.get(f"{path}/channels") or []}
-    connections = {one["name"]: one for one in api.get(f"{path}/connections") or []}
+    unacked = {channel["name"]: channel.get("messages_unacknowledged") for channel in api.get(f"{path}/channels") or []}
+    connections = {connection["name"]: connection for connection in api.get(f"{path}/connections") or []}
     found = []
-    for one in api.get(f"/api/consumers/{segment(vhost)}") or []:
-        channel, queue = one.get("channel_details") or {}, str(one["queue"]["name"])
+    for consumer in api.get(f"/api/consumers/{segment(vhost)}") or []:
+        channel, queue = consumer.get("channel_details") or {}, str(consumer["queue"]["name"])
         if queues and queue not in queues:
             continue
         name = str(channel.get("connection_name", ""))
@@ -44,12 +44,12 @@ def consumers(api: ManagementApi, vhost: str, queues: Collection[str]) -> tuple[
                 str(client.get("connection_name") or name),
                 str(channel.get("peer_host", "")),
                 f"{client.get('product', '')} {client.get('product_version') or client.get('version') or ''}".strip(),
-                int(one.get("prefetch_count") or 0),
+                int(consumer.get("prefetch_count") or 0),
                 unacked.get(str(channel.get("name", ""))),
                 connection["connected_at"] / 1000 if connection.get("connected_at") else None,
             )
         )
-    return tuple(sorted(found, key=lambda one: (one.queue, one.connection)))
+    return tuple(sorted(found, key=lambda consumer: (consumer.queue, consumer.connection)))
 
 
 def mailboxes(api: ManagementApi, vhost: str, control_exchange: str) -> frozenset[str] | None:
@@ -87,7 +87,7 @@ def _replies(
     listening: frozenset[str] | None,
     within_s: float,
 ) -> dict[str, list[tuple[str, Any]]]:
-    """Ask, and wait until all workers that listen have replied, or the time is over."""
+    """Ask, and wait until all workers that listen have replied, or the time has passed."""
     tickets = {str(uuid4()): question for question in questions}
     replies: dict[str, list[tuple[str, Any]]] = {question: [] for question in tickets.values()}
 

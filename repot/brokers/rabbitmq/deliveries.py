@@ -46,11 +46,11 @@ class Delivery:
     message: Message
 
 
-def of_py_amqp(found: Any) -> Delivery:  # noqa: ANN401 - amqp.Message
+def of_py_amqp(message: Any) -> Delivery:  # noqa: ANN401 - amqp.Message
     """Return a delivery that py-amqp has read."""
-    info = found.delivery_info
-    channel = found.channel.channel_id
-    return Delivery(channel, found.delivery_tag, bool(info["redelivered"]), info["routing_key"], from_amqp(found))
+    info = message.delivery_info
+    channel = message.channel.channel_id
+    return Delivery(channel, message.delivery_tag, bool(info["redelivered"]), info["routing_key"], from_amqp(message))
 
 
 def read_deliveries(data: bytes) -> tuple[list[Delivery], int, bool]:
@@ -59,18 +59,18 @@ def read_deliveries(data: bytes) -> tuple[list[Delivery], int, bool]:
     The third value says whether a further delivery may follow, of which not all has come; if not, the next frame is
     not one of a delivery.
     """
-    found: list[Delivery] = []
+    deliveries: list[Delivery] = []
     at = 0
     try:
         while (end := _end_of(data, at)) is not None:
             if end > len(data):
-                return found, at, True
-            found.append(_delivery(data, at))
+                return deliveries, at, True
+            deliveries.append(_delivery(data, at))
             at = end
     except struct.error:
         # the bytes end within one of the frames' heads
-        return found, at, True
-    return found, at, False
+        return deliveries, at, True
+    return deliveries, at, False
 
 
 def _end_of(data: bytes, at: int) -> int | None:

@@ -51,15 +51,15 @@ def held(api: ManagementApi, vhost: str, count_waiting: Callable[[list[str]], Ma
     return Held(found, unknown=unknown)
 
 
-def _depth(found: Mapping[str, Any], now: int | None, delayed: int, staged: Mapping[str, Any]) -> Depth | Unknown:
-    ready = found.get("messages_ready") or now
-    if ready is None or ("messages_unacknowledged" not in found and not ready):
+def _depth(queue_info: Mapping[str, Any], now: int | None, delayed: int, staged: Mapping[str, Any]) -> Depth | Unknown:
+    ready = queue_info.get("messages_ready") or now
+    if ready is None or ("messages_unacknowledged" not in queue_info and not ready):
         # a queue whose node is away has no count either, and is not gone
         return Unknown(
-            f"RabbitMQ has not counted the messages of {found['name']!r}",
+            f"RabbitMQ has not counted the messages of {queue_info['name']!r}",
             "Its statistics appear some seconds after the queue.",
         )
-    unacked = found.get("messages_unacknowledged", 0) + found.get("messages_dlx", 0)
+    unacked = queue_info.get("messages_unacknowledged", 0) + queue_info.get("messages_dlx", 0)
     # a mover's, as in `depth`
     unacked += staged.get("messages_ready", 0) + staged.get("messages_unacknowledged", 0)
     return Depth(ready, unacked, delayed=delayed)

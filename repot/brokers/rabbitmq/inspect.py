@@ -121,9 +121,9 @@ def _fact(api: ManagementApi, path: str, read: Callable[[Any], Fact], otherwise:
         return Unknown(f"{api.address}{path} answered something unexpected: {error!r}")
 
 
-def _deprecated(found: Any) -> dict[str, str]:  # noqa: ANN401 - JSON
+def _deprecated(answer: Any) -> dict[str, str]:  # noqa: ANN401 - JSON
     # RabbitMQ 4.0 to 4.2 say only what the default is
-    return {one["name"]: one.get("state") or one["deprecation_phase"].removesuffix("_by_default") for one in found}
+    return {one["name"]: one.get("state") or one["deprecation_phase"].removesuffix("_by_default") for one in answer}
 
 
 def _policies(api: ManagementApi, vhost: str) -> tuple[DeclaredPolicy, ...] | Unknown:
@@ -138,7 +138,7 @@ def _policies(api: ManagementApi, vhost: str) -> tuple[DeclaredPolicy, ...] | Un
     return (*users, *operators)  # type: ignore[misc]
 
 
-def _queues(found: Any) -> dict[str, DeclaredQueue]:  # noqa: ANN401 - JSON
+def _queues(answer: Any) -> dict[str, DeclaredQueue]:  # noqa: ANN401 - JSON
     return {
         one["name"]: DeclaredQueue(
             name=one["name"],
@@ -147,25 +147,25 @@ def _queues(found: Any) -> dict[str, DeclaredQueue]:  # noqa: ANN401 - JSON
             durable=bool(one.get("durable", True)),
             held_for_dead_letter=int(one.get("messages_dlx", 0)),
         )
-        for one in found
+        for one in answer
     }
 
 
-def _bindings(found: Any) -> tuple[Binding, ...]:  # noqa: ANN401 - JSON
-    return tuple(Binding(one["source"], one["destination"]) for one in found)
+def _bindings(answer: Any) -> tuple[Binding, ...]:  # noqa: ANN401 - JSON
+    return tuple(Binding(one["source"], one["destination"]) for one in answer)
 
 
-def _alarms(found: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
-    if found.get("status") == "ok":
+def _alarms(answer: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
+    if answer.get("status") == "ok":
         return ()
-    return tuple(f"{one['resource']} on {one['node']}" for one in found["alarms"])
+    return tuple(f"{one['resource']} on {one['node']}" for one in answer["alarms"])
 
 
-def _queue_limit(found: Any) -> int | None:  # noqa: ANN401 - JSON
-    stated = [one["value"]["max-queues"] for one in found if "max-queues" in one["value"]]
+def _queue_limit(answer: Any) -> int | None:  # noqa: ANN401 - JSON
+    stated = [one["value"]["max-queues"] for one in answer if "max-queues" in one["value"]]
     # a negative number is not a limit
     return int(stated[0]) if stated and int(stated[0]) >= 0 else None
 
 
-def _permissions(found: Any) -> Permissions:  # noqa: ANN401 - JSON
-    return Permissions(found["configure"], found["write"], found["read"])
+def _permissions(answer: Any) -> Permissions:  # noqa: ANN401 - JSON
+    return Permissions(answer["configure"], answer["write"], answer["read"])

@@ -37,10 +37,10 @@ class ManagementApi:
 
         `tls` are py-amqp's options: `ca_certs`, `cert_reqs`, `certfile`, `keyfile`.
         """
-        found = HttpAddress.of(address, user, password)
-        self.address, self.user, self._headers = found.address, found.user, found.headers
+        parsed = HttpAddress.of(address, user, password)
+        self.address, self.user, self._headers = parsed.address, parsed.user, parsed.headers
         self._timeout_s = timeout_s
-        handlers = [HTTPSHandler(context=_context(tls or {}))] if found.address.startswith("https:") else []
+        handlers = [HTTPSHandler(context=_context(tls or {}))] if parsed.address.startswith("https:") else []
         self._opener = build_opener(ProxyHandler({}), *handlers)
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - JSON

@@ -103,11 +103,11 @@ class Publisher:
             self.channel, self.published = open_confirming_channel(self.connection, publish_unconfirmed, self), 0
             report_close_at_once(self.channel)
 
-    def address_of(self, one: Outgoing) -> tuple[str, str]:
+    def address_of(self, outgoing: Outgoing) -> tuple[str, str]:
         """Return the exchange and the routing key for a message: its queue's name, or that of the delays."""
         levels = self._levels
-        key = delayed_key(one.queue, one.delay_s, levels) if levels and one.delay_s > 0 else ""
-        return (entry(levels), key) if levels and key else ("", one.queue)
+        key = delayed_key(outgoing.queue, outgoing.delay_s, levels) if levels and outgoing.delay_s > 0 else ""
+        return (entry(levels), key) if levels and key else ("", outgoing.queue)
 
     def _block(self, reason: str) -> None:
         del reason
@@ -258,10 +258,10 @@ class _Batch:
         """Return the numbers that a confirm is about; RabbitMQ confirms many at once, and 0 means all."""
         last = self._numbers[tag - self._before - 1] if tag else self._sent
         meant = list(takewhile(lambda one: one <= last, self._pending)) if multiple else [last]
-        found = [one for one in meant if one in self._pending]
-        for one in found:
+        confirmed = [one for one in meant if one in self._pending]
+        for one in confirmed:
             del self._marks[self._pending.pop(one)]
-        return found
+        return confirmed
 
 
 def _mark(exchange: str, key: str, headers: Mapping[str, Any]) -> _Mark:

@@ -99,15 +99,15 @@ def count_waiting(connection: amqp.Connection, queue: str) -> int | None:
     # a body is bytes, whatever its encoding
     own.auto_decode = False
     try:
-        found = own.basic_get(queue)
+        message = own.basic_get(queue)
     except amqp.ResourceLocked:
         # a quorum queue with a single active consumer has no basic.get
         return counted
     except amqp.NotFound:
         return None
-    counted = 0 if found is None else 1 + int(found.delivery_info["message_count"])
-    if found is not None:
-        own.basic_reject(found.delivery_tag, requeue=True)
+    counted = 0 if message is None else 1 + int(message.delivery_info["message_count"])
+    if message is not None:
+        own.basic_reject(message.delivery_tag, requeue=True)
         # an answer: it is in the queue again, which the channel's end does not wait for
         own.basic_qos(0, 0, False)
     own.close()
@@ -138,11 +138,11 @@ def await_ready(channel: Any, queue: str, count: int, own: int) -> None:  # noqa
     def is_over() -> bool:
         nonlocal most, grown_at
         asked_at = monotonic()
-        found = channel.queue_declare(queue, passive=True)
-        is_silent = not found.message_count and monotonic() - asked_at >= _LEADER_WITHIN_S
-        if is_silent or found.message_count > most:
-            most, grown_at = max(most, found.message_count), monotonic()
-        return most >= count or found.consumer_count > own or monotonic() - grown_at > _GROWS_WITHIN_S
+        declared = channel.queue_declare(queue, passive=True)
+        is_silent = not declared.message_count and monotonic() - asked_at >= _LEADER_WITHIN_S
+        if is_silent or declared.message_count > most:
+            most, grown_at = max(most, declared.message_count), monotonic()
+        return most >= count or declared.consumer_count > own or monotonic() - grown_at > _GROWS_WITHIN_S
 
     with suppress(DeadlineExceeded):
         wait_until(is_over, within_s=_READY_WITHIN_S, what="the messages are ready again")

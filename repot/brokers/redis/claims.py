@@ -135,10 +135,10 @@ class Claim:
     @classmethod
     def of(cls, tag: str) -> Claim | None:
         """Read a tag; None if it is not a claim's."""
-        found = _TAG.fullmatch(tag)
-        if found is None:
+        match = _TAG.fullmatch(tag)
+        if match is None:
             return None
-        return cls(float(found["lease"]), int(found["time"]) / 1000, found["owner"], found["worker"])
+        return cls(float(match["lease"]), int(match["time"]) / 1000, match["owner"], match["worker"])
 
 
 def is_claim(tag: object) -> bool:

@@ -78,15 +78,15 @@ class RedisConditions:
 
     def existing(self, queues: Iterable[str]) -> tuple[Sequence[str], Unknown | None]:
         """Return which lists hold messages; an empty list has no key, though a client may wait for it."""
-        found: list[str] = []
+        keys: list[str] = []
         queues = list(queues)
         for queue in queues if self._may_exist(queues) else ():
             length = self._length(queue)
             if isinstance(length, Unknown):
-                return found, length
+                return keys, length
             if length:
-                found.append(queue)
-        return found, _EMPTY
+                keys.append(queue)
+        return keys, _EMPTY
 
     def _may_exist(self, queues: Sequence[str]) -> bool:
         """Return whether one of these queues has a key, by one question; True as well without the right to ask."""
@@ -124,9 +124,9 @@ def _number(info: Mapping[str, Any], name: str) -> int | Unknown:
     return found if isinstance(found, int) else Unknown(f"INFO does not state {name} on this server")
 
 
-def _client(found: Mapping[str, str]) -> str:
-    names = [found[name] for name in ("name", "user") if found.get(name) not in (None, "", "default")]
-    return " ".join((found.get("addr", "an unknown address"), *names))
+def _client(client: Mapping[str, str]) -> str:
+    names = [client[name] for name in ("name", "user") if client.get(name) not in (None, "", "default")]
+    return " ".join((client.get("addr", "an unknown address"), *names))
 
 
 def _growth(before: int | Unknown, after: int | Unknown, passed_s: float) -> float | Unknown:

@@ -133,7 +133,7 @@ class HeldQueues:
         return name, False
 
     def _traces(self) -> _Traces:
-        found, script = _Traces(), self._client.register_script(_LOOK)
+        traces, script = _Traces(), self._client.register_script(_LOOK)
         unread: set[str] = set()
         for names in self._pages():
             try:
@@ -143,12 +143,12 @@ class HeldQueues:
                 continue
             for name, kind, length, said in looked:
                 if kind == "set":
-                    self._add_binding(found, name, said)
+                    self._add_binding(traces, name, said)
                 elif kind == "hash":
                     if said[0] == _DELIVERY:
-                        found.hashes[name.removesuffix(self._keys["unacked_key"])] = length
+                        traces.hashes[name.removesuffix(self._keys["unacked_key"])] = length
                 else:
-                    found.lists[name] = (length, [_route(one) for one in said])
+                    traces.lists[name] = (length, [_route(one) for one in said])
         self._unknown += [
             Unknown(
                 f"not every key of the database may be read: {why}",
@@ -156,7 +156,7 @@ class HeldQueues:
             )
             for why in sorted(unread)
         ]
-        return found
+        return traces
 
     def _look(self, script: Any, names: list[str]) -> Any:  # noqa: ANN401 - a script of redis-py
         try:
@@ -189,11 +189,13 @@ class HeldQueues:
         except ResponseError as error:
             raise _Refused.of(error) from error
 
-    def _add_binding(self, found: _Traces, name: str, members: Iterable[str]) -> None:
+    def _add_binding(self, traces: _Traces, name: str, members: Iterable[str]) -> None:
         prefix, _, exchange = name.partition(_BINDINGS)
         if exchange.endswith(".pidbox") or exchange in _OF_EVENTS:
             return
-        found.bound[prefix].update(queue for one in members if (queue := self._queue_in(one)) and may_hold_tasks(queue))
+        traces.bound[prefix].update(
+            queue for one in members if (queue := self._queue_in(one)) and may_hold_tasks(queue)
+        )
 
     def _queue_in(self, member: str) -> str:
         """Return the queue of a binding (routing key, pattern, queue); '' if its separator is not known."""
@@ -279,12 +281,12 @@ class HeldQueues:
         """Return the separator and the steps that reach these lists, where they are not those in use."""
         stepped = [one for one in places if one.step]
         seps, steps = {one.sep for one in stepped}, {one.step for one in stepped}
-        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if seps and seps != {self._sep}:
-            found["sep"] = min(seps - {self._sep})
+            options["sep"] = min(seps - {self._sep})
         if steps - set(self._keys["priority_steps"]):
-            found["priority_steps"] = sorted({0, *steps, *self._keys["priority_steps"]})
-        return found
+            options["priority_steps"] = sorted({0, *steps, *self._keys["priority_steps"]})
+        return options
 
 
 class _Refused(Exception):
@@ -304,8 +306,8 @@ def _under(name: str, prefix: str, queue: str) -> _Place | None:
     rest = name[len(prefix) + len(queue) :]
     if not rest:
         return _Place(prefix, queue)
-    found = _STEP.fullmatch(rest)
-    return _Place(prefix, queue, found["sep"], int(found["step"])) if found else None
+    match = _STEP.fullmatch(rest)
+    return _Place(prefix, queue, match["sep"], int(match["step"])) if match else None
 
 
 def _route(element: str) -> str | None:

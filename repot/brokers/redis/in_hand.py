@@ -141,12 +141,12 @@ class InHand:
     def _delivery(self, tag: str, score: str, value: str, tables: dict[str, Any], now: float) -> Delivery:
         claim = Claim.of(tag)
         if not score:
-            found = Delivery(tag, worker=claim.worker if claim else "")
+            delivery = Delivery(tag, worker=claim.worker if claim else "")
         elif claim is None:
-            found = Delivery(tag, delivered_at=float(score), again_at=float(score) + self._visibility_s)
+            delivery = Delivery(tag, delivered_at=float(score), again_at=float(score) + self._visibility_s)
         else:
             again_at = float(score) + claim.lease_s
-            found = Delivery(
+            delivery = Delivery(
                 tag, delivered_at=claim.claimed_at, again_at=again_at, worker=claim.worker, lives=again_at > now
             )
         try:
@@ -155,8 +155,8 @@ class InHand:
             id_ = headers.get("id") or properties.get("correlation_id") or ""
             task = headers.get("task") or ""
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return replace(found, problem=GiveBack.UNREADABLE.value)
+            return replace(delivery, problem=GiveBack.UNREADABLE.value)
         if exchange and exchange not in tables:
             tables[exchange] = self._ask(lambda: bindings(self._client, exchange, self._keys))
         queues = bound_queues(tables[exchange], str(key)) if exchange else (str(key),)
-        return replace(found, task_id=str(id_), task=str(task), queues=queues)
+        return replace(delivery, task_id=str(id_), task=str(task), queues=queues)

@@ -149,7 +149,7 @@ def _config(client: redis.Redis, server: Endpoint) -> dict[str, str] | Unknown:
 
 def _refused(client: redis.Redis) -> str:
     """Return the commands of claims that the server refuses, by those that change nothing."""
-    found = []
+    commands = []
     for command in (("CLIENT", "TRACKING", "OFF"), ("EVALSHA", "0" * 40, 0), ("EVAL", "return 1", 0)):
         try:
             client.execute_command(*command)  # type: ignore[no-untyped-call]
@@ -157,12 +157,12 @@ def _refused(client: redis.Redis) -> str:
             # a script that does not exist, which the user might run
             continue
         except redis.ResponseError as error:
-            found.append(f"{command_name(command)} ({error})")
+            commands.append(f"{command_name(command)} ({error})")
         except redis.ConnectionError as error:
             if not was_closed(error):
                 raise
-            found.append(f"{command_name(command)} (the connection is closed)")
-    return ", ".join(found)
+            commands.append(f"{command_name(command)} (the connection is closed)")
+    return ", ".join(commands)
 
 
 def _exchanges(client: redis.Redis, prefix: str) -> frozenset[str] | Unknown:

@@ -191,15 +191,15 @@ class ClaimSource:
         while True:
             state = self._state
             try:
-                found = next_answer(self._connection)
+                answer = next_answer(self._connection)
             except redis.ResponseError as error:
                 self._refused(error)
                 return None
-            if found is NOTICE and state is _State.WATCHING:
+            if answer is NOTICE and state is _State.WATCHING:
                 self._claim()
                 return None
-            if not self._is_passed_over(found):
-                return self._answered(state, found)
+            if not self._is_passed_over(answer):
+                return self._answered(state, answer)
             # what is buffered makes no socket readable; a closing channel needs the answer
             if not self._is_stopped and not self._connection.can_read(timeout=0):
                 return None
@@ -219,24 +219,24 @@ class ClaimSource:
         # `ask_again` comes after a second
         self._state = _State.IDLE if self._is_stopped else _State.WATCHING
 
-    def _answered(self, state: _State, found: Any) -> tuple[str, str, bytes] | None:  # noqa: ANN401 - an answer
+    def _answered(self, state: _State, answer: Any) -> tuple[str, str, bytes] | None:  # noqa: ANN401 - an answer
         self._state = _State.IDLE
         if self._refusal and state is _State.CLAIMING:
             log.warning("Redis gives out messages again")
             self._refusal = ""
-        if isinstance(found, list) and state is _State.CLAIMING:
-            return self._taken(*found)
+        if isinstance(answer, list) and state is _State.CLAIMING:
+            return self._taken(*answer)
         if not self._is_stopped:
-            self._go_on(state, found)
+            self._go_on(state, answer)
         return None
 
-    def _is_passed_over(self, found: Any) -> bool:  # noqa: ANN401 - an answer
+    def _is_passed_over(self, answer: Any) -> bool:  # noqa: ANN401 - an answer
         """Return whether what was read is not the answer to what was asked: a notice that comes late, or another's."""
         if self._state is _State.WATCHING:
             return True
         waited = self._state is _State.WAITING and monotonic() - self._sent_at > _WAIT_S[0] / 2
-        tracks = self._state is _State.ARMING and found == b"OK"
-        return found is NOTICE or tracks or (found is None and not waited)
+        tracks = self._state is _State.ARMING and answer == b"OK"
+        return answer is NOTICE or tracks or (answer is None and not waited)
 
     def set_aside(self, tag: str, problem: Exception) -> None:
         """Put a message that cannot be read where no consumer finds it."""
@@ -252,20 +252,20 @@ class ClaimSource:
         if self._state is not _State.CLAIMING:
             self._state = _State.IDLE
 
-    def _go_on(self, state: _State, found: Any) -> None:  # noqa: ANN401 - an answer
-        if state is _State.CLAIMING and found == b"watch":
+    def _go_on(self, state: _State, answer: Any) -> None:  # noqa: ANN401 - an answer
+        if state is _State.CLAIMING and answer == b"watch":
             self._connection.send_command(*_TRACK_NEXT)
             self._send(_State.ARMING, "EXISTS", *self._lists)
         elif state is _State.CLAIMING:
             self._has_turn = False
             self._send(_State.WAITING, "BRPOP", self._turn, round(spread(*_WAIT_S), 2))
-        elif state is _State.ARMING and not found:
+        elif state is _State.ARMING and not answer:
             self._state = _State.WATCHING
             if self._connection.can_read(timeout=0):
                 # the notice came with the answer, and makes no socket readable
                 self._claim()
         else:
-            self._has_turn = self._has_turn or (state is _State.WAITING and found is not None)
+            self._has_turn = self._has_turn or (state is _State.WAITING and answer is not None)
             self._claim()
 
     def _taken(self, number: int, tag: bytes, element: bytes) -> tuple[str, str, bytes] | None:

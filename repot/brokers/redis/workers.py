@@ -61,7 +61,7 @@ class WorkerMailbox:
         return releases_of(self._replies((REPORT,), within_s)[0])
 
     def _replies(self, questions: Sequence[str], within_s: float) -> tuple[dict[str, list[tuple[str, Any]]], int]:
-        """Ask, and wait until all who received the questions have replied, or the time is over.
+        """Ask, and wait until all who received the questions have replied, or the time has passed.
 
         Return the replies, and how many received a question.
         """

@@ -30,11 +30,11 @@ def document(name: str, suites: Sequence[TestSuite]) -> str:
     """Return the text of a file with these suites."""
     from junitparser import JUnitXml
 
-    found = JUnitXml(name)
+    report = JUnitXml(name)
     for suite in suites:
-        found.add_testsuite(suite)
-    found.update_statistics()
-    text: bytes = found.tostring()
+        report.add_testsuite(suite)
+    report.update_statistics()
+    text: bytes = report.tostring()
     return f"{_DECLARATION}\n{text.decode()}\n"
 
 
@@ -90,16 +90,16 @@ def _measured(result: Result, total: int) -> TestCase:
     return case
 
 
-def _unmeasured(one: Unmeasured, total: int) -> TestCase:
+def _unmeasured(unmeasured: Unmeasured, total: int) -> TestCase:
     from junitparser import Error, Skipped
 
-    case = _case(one, total)
-    if one.failed:
-        error = Error(one.why, "experiment")
-        error.text = f"{one.why}\nrun it again: {one.command}"
+    case = _case(unmeasured, total)
+    if unmeasured.failed:
+        error = Error(unmeasured.why, "experiment")
+        error.text = f"{unmeasured.why}\nrun it again: {unmeasured.command}"
         case.result = [error]
     else:
-        case.result = [Skipped(one.why)]
+        case.result = [Skipped(unmeasured.why)]
     return case
 
 

@@ -108,14 +108,14 @@ class LoadReport:
             )
         return f"The sender was up to {self.behind_s:.1f} s late." if self.behind_s > 1 else ""
 
-    def met(self, one: TaskResult) -> tuple[Window, ...]:
+    def met(self, result: TaskResult) -> tuple[Window, ...]:
         """Return the faults that a task met: each whose window overlaps one of its deliveries and runs.
 
         What was delivered and has not run, or was never delivered, meets the first fault that lasts until then or
         comes later.
         """
         found: dict[Window, None] = {}
-        for begun, ended in _spans(one):
+        for begun, ended in _spans(result):
             found |= dict.fromkeys(self._overlapping(begun, ended))
         return tuple(sorted(found, key=lambda window: window.begun))
 
@@ -127,32 +127,31 @@ class LoadReport:
     def examples(self) -> tuple[TaskResult, ...]:
         """Return the first few tasks of each name and bad verdict."""
         seen: Counter[tuple[str, str, Verdict]] = Counter()
-        found = []
-        for one in self.bad:
-            seen[one.role, one.name, one.verdict] += 1
-            if seen[one.role, one.name, one.verdict] <= _EXAMPLES:
-                found.append(one)
-        return tuple(found)
+        chosen = []
+        for result in self.bad:
+            seen[result.role, result.name, result.verdict] += 1
+            if seen[result.role, result.name, result.verdict] <= _EXAMPLES:
+                chosen.append(result)
+        return tuple(chosen)
 
 
-def _spans(one: TaskResult) -> Iterator[tuple[float, float | None]]:
+def _spans(result: TaskResult) -> Iterator[tuple[float, float | None]]:
     """Yield each time in which a worker held the task; without an end, if it has no run there that ended."""
-    history = one.history
+    history = result.history
     for delivery in history.deliveries:
         runs = [run for run in history.runs if run.worker == delivery.worker and run.started >= delivery.at]
         yield delivery.at, runs[0].ended if runs else None
     if not history.deliveries:
-        yield one.sent_at, None
+        yield result.sent_at, None
 
 
-def described(report: LoadReport, one: TaskResult) -> str:
+def described(report: LoadReport, result: TaskResult) -> str:
     """Return a task, its verdict, and the faults that it met, as one line."""
-    met = "; ".join(f"{window.what}, {window.begun:.1f} s to {window.ended:.1f} s" for window in report.met(one))
-    reason = f", {one.reason}" if one.reason else ""
-    name = one.name or one.role
-    return (
-        f"{one.verdict.value}: {name} {one.history.task}, sent at {one.sent_at:.1f} s{reason}; met {met or 'no fault'}"
-    )
+    met = "; ".join(f"{window.what}, {window.begun:.1f} s to {window.ended:.1f} s" for window in report.met(result))
+    reason = f", {result.reason}" if result.reason else ""
+    name = result.name or result.role
+    sent = f"{name} {result.history.task}, sent at {result.sent_at:.1f} s"
+    return f"{result.verdict.value}: {sent}{reason}; met {met or 'no fault'}"
 
 
 def sums_text(sums: Mapping[Verdict, int]) -> str:

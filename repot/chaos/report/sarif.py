@@ -102,7 +102,7 @@ def _of_cells(campaign: Campaign, rule: int, cells: tuple[CellSummary, ...]) -> 
 
 def _bad_tasks(campaign: Campaign, summary: CellSummary) -> dict[str, list[TaskResult]]:
     """Return what was not acceptable, one for each run of the cell, by the name of the task."""
-    found: dict[str, list[TaskResult]] = {}
+    by_name: dict[str, list[TaskResult]] = {}
     for result in summary.unexpected:
         named = {
             campaign.task if one.role == UNDER_TEST else one.name: one
@@ -110,8 +110,8 @@ def _bad_tasks(campaign: Campaign, summary: CellSummary) -> dict[str, list[TaskR
             if one.verdict.is_bad
         }
         for name, one in named.items():
-            found.setdefault(name, []).append(one)
-    return found
+            by_name.setdefault(name, []).append(one)
+    return by_name
 
 
 def _of_task(campaign: Campaign, rule: int, summary: CellSummary, name: str, runs: list[TaskResult]) -> dict[str, Any]:

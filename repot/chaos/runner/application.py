@@ -183,14 +183,14 @@ def _pool(name: str) -> str:
     Raises:
         ConfigInvalid: no experiment can run with it, or what it needs is not installed.
     """
-    found = next((pool for pool in POOLS if name in (pool, _PATHS.get(pool))), _COMPATIBLE.get(name))
-    if found is None:
+    pool_name = next((pool for pool in POOLS if name in (pool, _PATHS.get(pool))), _COMPATIBLE.get(name))
+    if pool_name is None:
         message = f"no experiment can run with the pool {name!r} of the application"
         raise ConfigInvalid(message, hint=f"--pool names another one: {', '.join(POOLS)}.")
-    if found in GREEN and find_spec(found) is None:
-        message = f"the pool of the application's workers is {found}, which is not installed"
+    if pool_name in GREEN and find_spec(pool_name) is None:
+        message = f"the pool of the application's workers is {pool_name}, which is not installed"
         raise ConfigInvalid(message, hint=f"Install it, or name another pool by --pool: {', '.join(POOLS)}.")
-    return found
+    return pool_name
 
 
 def shared_settings(app: Celery) -> dict[str, Any]:

@@ -104,14 +104,14 @@ def run(plan: Plan, *, jobs: int, progress: Progress) -> Campaign:
         ProgramMissing, ServerFailed: a server did not start.
     """
     begun, created = monotonic(), datetime.now().astimezone()
-    found = CaseRunner(plan, progress, perform, progress.result)
-    found.run(jobs)
+    runner = CaseRunner(plan, progress, perform, progress.result)
+    runner.run(jobs)
     order = {case.name: number for number, case in enumerate(plan.cases)}
     return Campaign(
         created=created.isoformat(timespec="seconds"),
         took_s=monotonic() - begun,
         seed=plan.seed,
-        versions=found.versions,
+        versions=runner.versions,
         # a user's application has times of its own
         scaled={} if plan.target.app else dict(SCALED),
         scenarios=tuple(
@@ -122,9 +122,9 @@ def run(plan: Plan, *, jobs: int, progress: Progress) -> Campaign:
             About(one.name, one.title_for(plan.target.app), "")
             for one in _in_order({case.profile.name: case.profile for case in plan.cases}, PROFILES)
         ),
-        results=tuple(sorted(found.results, key=lambda one: order[one.cell.run(one.number)])),
-        unmeasured=tuple(sorted(found.unmeasured, key=lambda one: order[one.cell.run(one.number)])),
-        interrupted=found.stop.is_set(),
+        results=tuple(sorted(runner.results, key=lambda one: order[one.cell.run(one.number)])),
+        unmeasured=tuple(sorted(runner.unmeasured, key=lambda one: order[one.cell.run(one.number)])),
+        interrupted=runner.stop.is_set(),
         app=plan.target.name,
         probe=str(masked(plan.target.probe.name)) if plan.target.probe else "",
         places=places_of(plan.target.app) if plan.target.app else {},
@@ -204,10 +204,10 @@ class CaseRunner(Generic[R]):
                 acquisition = self._brokers.acquire(self._pending)
             except Interrupted:
                 return
-            found = self._outcome(acquisition)
-            if found:
-                self._note(found)
-            without_result = found is None or (isinstance(found, Unmeasured) and found.failed)
+            outcome = self._outcome(acquisition)
+            if outcome:
+                self._note(outcome)
+            without_result = outcome is None or (isinstance(outcome, Unmeasured) and outcome.failed)
             # a case that failed may have left its broker harmed
             _attempt(partial(self._brokers.release, acquisition, broken=without_result))
 
@@ -246,12 +246,12 @@ class CaseRunner(Generic[R]):
         command = case.command(self._plan.seed, self._plan.options)
         return Unmeasured(case.cell, case.number, text, failed=True, command=command)
 
-    def _note(self, found: R | Unmeasured) -> None:
-        if isinstance(found, Unmeasured):
-            self.unmeasured.append(found)
+    def _note(self, outcome: R | Unmeasured) -> None:
+        if isinstance(outcome, Unmeasured):
+            self.unmeasured.append(outcome)
         else:
-            self.results.append(found)
-        _attempt(partial(self._noted, found))
+            self.results.append(outcome)
+        _attempt(partial(self._noted, outcome))
 
     def _keep_logs(self, case: Case) -> Path | None:
         """Copy the workers' logs to a directory that stays, without the files that hold URLs. None after a stop."""

@@ -113,13 +113,13 @@ def run_load(planned: LoadPlan, progress: Progress) -> LoadReport:
     """
 
     def perform(case: Case, testbed: Any) -> LoadReport:  # noqa: ANN401 - a testbed
-        return perform_load(planned.load, found.versions, case, testbed)
+        return perform_load(planned.load, runner.versions, case, testbed)
 
-    found: CaseRunner[LoadReport] = CaseRunner(planned.plan, progress, perform)
-    found.run(1)
-    for one in found.results:
+    runner: CaseRunner[LoadReport] = CaseRunner(planned.plan, progress, perform)
+    runner.run(1)
+    for one in runner.results:
         return one
-    for none in found.unmeasured:
+    for none in runner.unmeasured:
         raise _failed(none)
     message = "interrupted before the load had its verdicts"
     raise Interrupted(message)
@@ -194,20 +194,20 @@ def _dispatched(app: Celery, mix: Mix, count: int, given: LoadOptions) -> tuple[
     """Return the messages, each with its route, and the application as an experiment's target."""
     calls = mix.draw(count, Random(f"{given.seed}/mix"))  # noqa: S311 - repeatable
     routes = []
-    for one in calls:
-        planning.require_sendable(app, one.task, one.args, one.kwargs)
-        routes.append(sending(app, one.task, one.args, one.kwargs))
+    for call in calls:
+        planning.require_sendable(app, call.task, call.args, call.kwargs)
+        routes.append(sending(app, call.task, call.args, call.kwargs))
     queues = tuple(name for name in given.queues.split(",") if name)
     consumed = queues or tuple(dict.fromkeys((*(queue for queue, _ in routes), *queues_of(app))))
-    for one, (queue, _) in zip(calls, routes, strict=True):
-        require_consumed(one.task, queue, consumed)
+    for call, (queue, _) in zip(calls, routes, strict=True):
+        require_consumed(call.task, queue, consumed)
     first = calls[0]
     application = inspect(app, first.task, first.args, first.kwargs, consumed, given.pool)
     target = Target(
         given.app, first.task, queues=queues, pool=given.pool, scale=given.scale,
         application=replace(application, replaced=tuple(_replaced(application.replaced, app, given.processes))),
     )  # fmt: skip
-    dispatches = tuple(Dispatch(one, queue, options) for one, (queue, options) in zip(calls, routes, strict=True))
+    dispatches = tuple(Dispatch(call, queue, options) for call, (queue, options) in zip(calls, routes, strict=True))
     return dispatches, target
 
 

@@ -83,7 +83,7 @@ def weighted(texts: Sequence[str]) -> dict[str, float]:
     Raises:
         ConfigInvalid: a weight is not a number above 0, or a task is named twice.
     """
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for text in texts:
         name, _, weight = text.partition("=")
         try:
@@ -93,11 +93,11 @@ def weighted(texts: Sequence[str]) -> dict[str, float]:
         if not 0 < number < float("inf"):
             message = f"--task {text}: the weight is not a number above 0"
             raise ConfigInvalid(message, hint="As in --task shop.charge --task shop.mail=3: three mails to one charge.")
-        if name in found:
+        if name in weights:
             message = f"--task {name} is named twice"
             raise ConfigInvalid(message, hint=f"Give it a weight instead: --task {name}=2.")
-        found[name] = number
-    return found
+        weights[name] = number
+    return weights
 
 
 def _takes_a_name(make: Callable[..., object]) -> bool:

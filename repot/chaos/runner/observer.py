@@ -271,10 +271,12 @@ class Observer:
     def counts(self, condition: Callable[[Depth], bool]) -> bool:
         """Return whether the counts of all queues together meet a condition; False while they are unknown."""
         try:
-            found = [self.broker.depth(queue) for queue in self.queues]
+            depths = [self.broker.depth(queue) for queue in self.queues]
             # each queue has all delayed messages of its virtual host
-            delayed = max((one.delayed for one in found), default=0)
-            return condition(Depth(sum(one.ready for one in found), sum(one.unacked for one in found), delayed=delayed))
+            delayed = max((one.delayed for one in depths), default=0)
+            return condition(
+                Depth(sum(one.ready for one in depths), sum(one.unacked for one in depths), delayed=delayed)
+            )
         except DepthUnknown:
             return False
         except BrokerUnreachable:

@@ -83,17 +83,17 @@ def plan(
         raise ConfigInvalid(message, hint="Name such a scenario, as killed-running, or NAME@running.")
     if brokers:
         scenarios = harmless(scenarios, names)
-    found = cases(scenarios, chosen, _guards(target, guards), repeat)
+    planned = cases(scenarios, chosen, _guards(target, guards), repeat)
     judged = not target.app
     if judged and not profiles and not mine:
-        found = tuple(case for case in found if (case.profile.name, case.guard) in _known_cells(case))
+        planned = tuple(case for case in planned if (case.profile.name, case.guard) in _known_cells(case))
     if tuple(names) == (SMOKE,) and not profiles and not mine:
-        found = tuple(case for case in found if _is_smoke(case))
-    if not found:
+        planned = tuple(case for case in planned if _is_smoke(case))
+    if not planned:
         message = "these scenarios, profiles and brokers leave nothing to run"
         raise ConfigInvalid(message, hint="`repot chaos list` names scenarios and profiles.")
     options = _options(target, own_profiles, brokers.values())
-    return Plan(found, seed=seed, target=target, external=dict(brokers), judged=judged, options=options)
+    return Plan(planned, seed=seed, target=target, external=dict(brokers), judged=judged, options=options)
 
 
 def _guards(target: Target, given: Sequence[bool] | None) -> tuple[bool, ...]:
@@ -157,17 +157,17 @@ def scenario_called(name: str) -> Scenario:
         ConfigInvalid: there is no such scenario or phase, or the fault cannot be moved.
     """
     base, at, phase = name.partition(AT)
-    found = SCENARIOS.get(base)
-    if found is None:
+    scenario = SCENARIOS.get(base)
+    if scenario is None:
         raise _unknown([*SCENARIOS, ALL, SMOKE], what="scenario", name=base)
-    if not at or phase == found.phase:
-        return found
+    if not at or phase == scenario.phase:
+        return scenario
     if phase not in list(Phase):
         raise _unknown(list(Phase), what="phase", name=phase)
-    if not found.has_other_phases:
+    if not scenario.has_other_phases:
         message = f"{base} has a fixed phase and cannot be moved to {phase!r}"
         raise ConfigInvalid(message, hint=f"`repot chaos explain {base}` describes it.")
-    return found.moved_to(Phase(phase))
+    return scenario.moved_to(Phase(phase))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,14 +233,14 @@ def task_of(made: Target) -> Target:
         AppUnusable: there is no such application.
         ExperimentFailed: the probe fails.
     """
-    found = load_app(made.app)
-    found.loader.import_default_modules()
-    require_tasks(found, (made.task,))
+    app = load_app(made.app)
+    app.loader.import_default_modules()
+    require_tasks(app, (made.task,))
     if made.made_by and made.make is None:
         made = replace(made, make=function(made.made_by))
     tried = made.with_arguments()
-    require_sendable(found, made.task, tried.args, tried.kwargs)
-    application = inspect(found, made.task, tried.args, dict(tried.kwargs), made.queues, made.pool)
+    require_sendable(app, made.task, tried.args, tried.kwargs)
+    application = inspect(app, made.task, tried.args, dict(tried.kwargs), made.queues, made.pool)
     made = replace(made, application=application)
     # a wrong probe fails now, not after a minute
     tried.count(str(uuid4()))

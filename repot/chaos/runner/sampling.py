@@ -54,18 +54,18 @@ def record_sample(broker: Broker, queues: Iterable[str], count: int) -> Sample:
         BrokerUnreachable: the broker did not answer.
         FactUnknown: the name is not that of a queue.
     """
-    found = Sample()
+    sample = Sample()
 
     def look(message: Message) -> Decision:
-        if len(found.calls) >= count:
+        if len(sample.calls) >= count:
             raise _Enough
-        found.add(message)
+        sample.add(message)
         return Keep()
 
     for queue in queues:
         try:
             if broker.browse(queue, look).missing:
-                found.missing.append(queue)
+                sample.missing.append(queue)
         except _Enough:
             break
-    return found
+    return sample

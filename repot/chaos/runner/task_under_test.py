@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _PARKS = Policy(key=TASK_ID, on_unknown=PARK, wait=Backoff(base_s=0.5, cap_s=1))
 _RERUNS = replace(_PARKS, on_unknown=RERUN)
 
-#: The delay before a task whose process was killed runs again, if it does.
-_RETRY_DELAY_S = 1
+#: Options of each of these tasks. The delay is that before a task whose process was killed runs again, if it does.
+_OPTIONS: dict[str, Any] = {"bind": True, "time_limit": LONGEST_RUN_S, "max_retries": 2, "default_retry_delay": 1}
 
 
-@shared_task(bind=True, name=PLAIN, time_limit=LONGEST_RUN_S, max_retries=2, default_retry_delay=_RETRY_DELAY_S)
+@shared_task(name=PLAIN, **_OPTIONS)
 def plain(task: Task[..., Any], seconds: float = 0, retries: int = 0, *, deadly: bool = False) -> str:
     """Retry `retries` times; work for `seconds`; record the effect.
 
@@ -38,43 +38,19 @@ def plain(task: Task[..., Any], seconds: float = 0, retries: int = 0, *, deadly:
     return _work(task, seconds, retries, deadly=deadly)
 
 
-@shared_task(
-    bind=True,
-    base=IdempotentTask,
-    name=GUARDED,
-    time_limit=LONGEST_RUN_S,
-    max_retries=2,
-    default_retry_delay=_RETRY_DELAY_S,
-    idempotency=_PARKS,
-)
+@shared_task(base=IdempotentTask, name=GUARDED, idempotency=_PARKS, **_OPTIONS)
 def guarded(task: Task[..., Any], seconds: float = 0, retries: int = 0, *, deadly: bool = False) -> str:
     """Do the same under a lease."""
     return _work(task, seconds, retries, deadly=deadly)
 
 
-@shared_task(
-    bind=True,
-    base=IdempotentTask,
-    name=GUARDED_RERUN,
-    time_limit=LONGEST_RUN_S,
-    max_retries=2,
-    default_retry_delay=_RETRY_DELAY_S,
-    idempotency=_RERUNS,
-)
+@shared_task(base=IdempotentTask, name=GUARDED_RERUN, idempotency=_RERUNS, **_OPTIONS)
 def guarded_rerun(task: Task[..., Any], seconds: float = 0, retries: int = 0, *, deadly: bool = False) -> str:
     """Do the same under a lease, and run again when the outcome is unknown."""
     return _work(task, seconds, retries, deadly=deadly)
 
 
-@shared_task(
-    bind=True,
-    base=IdempotentTask,
-    name=IN_TRANSACTION,
-    time_limit=LONGEST_RUN_S,
-    max_retries=2,
-    default_retry_delay=_RETRY_DELAY_S,
-    idempotency=_RERUNS,
-)
+@shared_task(base=IdempotentTask, name=IN_TRANSACTION, idempotency=_RERUNS, **_OPTIONS)
 def in_transaction(task: IdempotentTask, seconds: float = 0, retries: int = 0, *, deadly: bool = False) -> str:
     """Do the same under a lease, and commit the effect together with the outcome."""
     from repot.chaos.instruments.effect_table import write_effect

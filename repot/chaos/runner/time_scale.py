@@ -131,7 +131,7 @@ class TimeScale:
             Inconclusive: it would meet a task that is about to be delivered again.
         """
         if age_s > _LATE * self.timeout_s:
-            why = f"{case}: the fault would come {age_s:.1f} s after the delivery, when the visibility timeout is over"
+            why = f"{case}: the fault would come {age_s:.1f} s after the delivery, past the visibility timeout"
             raise Inconclusive(why, hint="Is the machine too busy for the scaled times? Then try --jobs 1.")
 
     def longer(self, run_s: float) -> TimeScale:

@@ -52,18 +52,18 @@ class Tree:
 def tree_of(root: str, events: Sequence[JournalEvent]) -> Tree:
     """Return the tree of a task that the experiment has sent."""
     mine = [one for one in events if one.details.get("root") == root]
-    found = _announced(mine)
+    children = _announced(mine)
     for one in mine:
         if one.kind in (SENDING, DELIVERED, STARTED):
-            _note(found.setdefault(one.task, Child(one.task, str(one.details["name"]), one.at)), one)
+            _note(children.setdefault(one.task, Child(one.task, str(one.details["name"]), one.at)), one)
     sent = {one.task for one in events if one.kind == SENT}
-    for child in found.values():
+    for child in children.values():
         child.sending = Sending.ACCEPTED if child.task in sent else child.sending
     for task in _repeated([one for one in mine if one.kind == SENDING and one.task != root], events):
-        found[task].repeats = True
-    found.pop(root, None)
-    counted = sorted((one for one in found.values() if not one.name.startswith(OTHER_TASKS)), key=lambda one: one.at)
-    return Tree(tuple(counted), frozenset(found))
+        children[task].repeats = True
+    children.pop(root, None)
+    counted = sorted((one for one in children.values() if not one.name.startswith(OTHER_TASKS)), key=lambda one: one.at)
+    return Tree(tuple(counted), frozenset(children))
 
 
 def _announced(mine: Iterable[JournalEvent]) -> dict[str, Child]:
@@ -89,15 +89,15 @@ def strangers(roots: Collection[str], known: Collection[str], events: Iterable[J
 
 def _repeated(sendings: Sequence[JournalEvent], events: Sequence[JournalEvent]) -> Iterator[str]:
     """Yield tasks whose work, with an effect, another id had done before: two runs of one task have sent it."""
-    effects = Counter(one.task for one in events if one.kind == EFFECT)
+    effects = Counter(event.task for event in events if event.kind == EFFECT)
     slots: dict[_Slot, list[str]] = defaultdict(list)
     ordinals: Counter[tuple[str, float, str, str]] = Counter()
-    for one in sendings:
-        by, name, arguments = one.details["by"], str(one.details["name"]), one.details["arguments"]
-        run = max((begun.at for begun in events if _begins(begun, by, one)), default=0.0)
+    for sending in sendings:
+        by, name, arguments = sending.details["by"], str(sending.details["name"]), sending.details["arguments"]
+        run = max((begun.at for begun in events if _begins(begun, by, sending)), default=0.0)
         place = (by, run, name, arguments)
         ordinals[place] += 1
-        slots[by, name, arguments, ordinals[place]].append(one.task)
+        slots[by, name, arguments, ordinals[place]].append(sending.task)
     for tasks in slots.values():
         done = [task for task in dict.fromkeys(tasks) if effects[task]]
         yield from done[1:]

@@ -20,18 +20,18 @@ def render(reports: Sequence[Report]) -> str:
     return json.dumps({"applications": [_report(report) for report in reports]}, indent=2)
 
 
-def rule(one: Rule) -> dict[str, Any]:
+def rule(rule: Rule) -> dict[str, Any]:
     """Return a rule as data for JSON."""
     return {
-        "id": one.id,
-        "title": one.title,
-        "severity": one.severity.label,
-        "brokers": [kind.name for kind in one.brokers],
-        "versions": one.versions,
-        "live": one.live,
-        "reason": one.reason,
-        "fix": one.fix,
-        "evidence": list(one.evidence),
+        "id": rule.id,
+        "title": rule.title,
+        "severity": rule.severity.label,
+        "brokers": [kind.name for kind in rule.brokers],
+        "versions": rule.versions,
+        "live": rule.live,
+        "reason": rule.reason,
+        "fix": rule.fix,
+        "evidence": list(rule.evidence),
     }
 
 
@@ -62,20 +62,20 @@ def _report(report: Report) -> dict[str, Any]:
     }
 
 
-def _violation(report: Report, one: Violation) -> dict[str, Any]:
-    finding = one.finding
+def _violation(report: Report, violation: Violation) -> dict[str, Any]:
+    finding = violation.finding
     found: dict[str, Any] = {
-        "rule": one.rule.id,
-        "severity": one.rule.severity.label,
-        "title": one.rule.title,
+        "rule": violation.rule.id,
+        "severity": violation.rule.severity.label,
+        "title": violation.rule.title,
         "message": masked(finding.message),
         "setting": finding.setting or None,
         "origin": report.facts.settings[finding.setting].origin if finding.setting in report.facts.settings else None,
         "task": finding.task or None,
         "file": finding.location.file if finding.location else None,
         "line": finding.location.line if finding.location else None,
-        "fix": one.fix,
+        "fix": violation.fix,
     }
-    if one.waiver:
-        found["waiver"] = {"reason": one.waiver.reason, "place": str(one.waiver.location)}
+    if violation.waiver:
+        found["waiver"] = {"reason": violation.waiver.reason, "place": str(violation.waiver.location)}
     return found

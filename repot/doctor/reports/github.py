@@ -20,13 +20,13 @@ def render(reports: Sequence[Report]) -> str:
     return "\n".join(_line(one) for report in reports for one in report.findings)
 
 
-def _line(one: Violation) -> str:
-    location = one.finding.location
+def _line(violation: Violation) -> str:
+    location = violation.finding.location
     where = f"file={_property(location.file)},line={location.line}," if location else ""
-    title = _property(f"{one.rule.id} {one.rule.title}")
-    concerned = one.finding.setting_or_task
-    text = f"{concerned}: {one.finding.message}\n{one.fix}" if concerned else one.finding.message
-    return f"::{_COMMANDS[one.rule.severity]} {where}title={title}::{_escaped(str(masked(text)))}"
+    title = _property(f"{violation.rule.id} {violation.rule.title}")
+    concerned = violation.finding.setting_or_task
+    text = f"{concerned}: {violation.finding.message}\n{violation.fix}" if concerned else violation.finding.message
+    return f"::{_COMMANDS[violation.rule.severity]} {where}title={title}::{_escaped(str(masked(text)))}"
 
 
 def _escaped(text: str) -> str:

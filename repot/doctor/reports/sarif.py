@@ -90,20 +90,20 @@ def _rule(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _result(one: Violation, indexes: dict[str, int]) -> dict[str, Any]:
-    finding = one.finding
+def _result(violation: Violation, indexes: dict[str, int]) -> dict[str, Any]:
+    finding = violation.finding
     # code scanning accepts locations inside the project only
     location = finding.location if finding.location and not finding.location.file.startswith("/") else _DEFAULT_LOCATION
     text = str(masked(f"{finding.setting_or_task}: {finding.message}" if finding.setting_or_task else finding.message))
     return {
-        "ruleId": one.rule.id,
-        "ruleIndex": indexes[one.rule.id],
-        "level": _LEVELS[one.rule.severity],
+        "ruleId": violation.rule.id,
+        "ruleIndex": indexes[violation.rule.id],
+        "level": _LEVELS[violation.rule.severity],
         "message": {"text": text},
         "locations": [sarif_location(location)],
         # does not change when lines move
-        "partialFingerprints": {"repotDoctor/v1": f"{one.rule.id}:{finding.setting_or_task}:{location.file}"},
-        "suppressions": [_suppression(one.waiver)] if one.waiver else [],
+        "partialFingerprints": {"repotDoctor/v1": f"{violation.rule.id}:{finding.setting_or_task}:{location.file}"},
+        "suppressions": [_suppression(violation.waiver)] if violation.waiver else [],
     }
 
 
@@ -127,11 +127,11 @@ def _suppression(waiver: Waiver) -> dict[str, Any]:
     }
 
 
-def _notification(one: NotJudged, indexes: dict[str, int]) -> dict[str, Any]:
-    text = f"{one.rule.id} {one.rule.title}: {one.reason}"
+def _notification(unjudged: NotJudged, indexes: dict[str, int]) -> dict[str, Any]:
+    text = f"{unjudged.rule.id} {unjudged.rule.title}: {unjudged.reason}"
     return {
         "descriptor": {"id": _NOT_JUDGED, "index": 0},
-        "associatedRule": {"id": one.rule.id, "index": indexes[one.rule.id]},
+        "associatedRule": {"id": unjudged.rule.id, "index": indexes[unjudged.rule.id]},
         "level": "note",
-        "message": {"text": f"{text} ({one.remedy})" if one.remedy else text},
+        "message": {"text": f"{text} ({unjudged.remedy})" if unjudged.remedy else text},
     }

@@ -44,10 +44,10 @@ def not_judged(reports: Sequence[Report], *, verbose: bool = False) -> str:
     """Render which rules were not judged and how to get a verdict: unknown is not fine."""
     missing: dict[str, dict[str, None]] = {}
     lines = []
-    for one in (one for report in reports for one in report.not_judged):
-        missing.setdefault(one.remedy or one.reason, {})[one.rule.id] = None
+    for unjudged in (unjudged for report in reports for unjudged in report.not_judged):
+        missing.setdefault(unjudged.remedy or unjudged.reason, {})[unjudged.rule.id] = None
         if verbose:
-            lines.append(f"not judged  {one.rule.id}  {one.rule.title}: {readable(one.reason)}")
+            lines.append(f"not judged  {unjudged.rule.id}  {unjudged.rule.title}: {readable(unjudged.reason)}")
     for remedy, names in missing.items():
         lines.append(f"not judged: {_number(len(names), 'rule')} ({few(names)}). {remedy}")
     return "\n".join(lines)
@@ -97,12 +97,12 @@ def _title(report: Report) -> str:
 
 def _findings(report: Report, width: int | None, *, verbose: bool) -> Iterator[str]:
     groups: dict[str, list[Violation]] = {}
-    for one in report.findings:
-        groups.setdefault(one.rule.id, []).append(one)
+    for violation in report.findings:
+        groups.setdefault(violation.rule.id, []).append(violation)
     for group in groups.values():
         rule = group[0].rule
         yield f"\n{_headline(rule, width)}"
-        entries = [[one] for one in group] if verbose else _alike(group)
+        entries = [[violation] for violation in group] if verbose else _alike(group)
         shown = entries if verbose else entries[:_SHOWN]
         for entry in shown:
             yield _entry(report, entry, width)
@@ -110,7 +110,10 @@ def _findings(report: Report, width: int | None, *, verbose: bool) -> Iterator[s
             yield f"        and {left} more; --verbose lists them"
         yield _paragraph(rule.reason, width, "        why: ", " " * 13)
         yield "        write:"
-        yield from (style(f"          {line}", fg="green") for line in _fixes(one for entry in shown for one in entry))
+        yield from (
+            style(f"          {line}", fg="green")
+            for line in _fixes(violation for entry in shown for violation in entry)
+        )
 
 
 def _headline(rule: Rule, width: int | None) -> str:
@@ -121,12 +124,12 @@ def _headline(rule: Rule, width: int | None) -> str:
 
 def _alike(group: Iterable[Violation]) -> list[list[Violation]]:
     """Group the tasks with the same finding; the findings of two tasks stay apart, each with its place."""
-    found: dict[tuple[str, bool], list[Violation]] = {}
-    for one in group:
-        found.setdefault((one.finding.message, bool(one.finding.task)), []).append(one)
+    by_message: dict[tuple[str, bool], list[Violation]] = {}
+    for violation in group:
+        by_message.setdefault((violation.finding.message, bool(violation.finding.task)), []).append(violation)
     entries = []
-    for (_, has_task), same in found.items():
-        entries += [same] if has_task and len(_tasks(same)) >= _GROUPED else [[one] for one in same]
+    for (_, has_task), same in by_message.items():
+        entries += [same] if has_task and len(_tasks(same)) >= _GROUPED else [[violation] for violation in same]
     return entries
 
 
@@ -157,16 +160,16 @@ def _fixes(shown: Iterable[Violation]) -> list[str]:
     return [readable(line, keep="\t") for fix in fixes for line in fix.splitlines()]
 
 
-def _where(report: Report, one: Violation) -> str:
+def _where(report: Report, violation: Violation) -> str:
     """Return the location of a finding, or else the origin of its setting."""
-    if one.finding.location:
-        return readable(one.finding.location)
-    setting = report.facts.settings.get(one.finding.setting)
+    if violation.finding.location:
+        return readable(violation.finding.location)
+    setting = report.facts.settings.get(violation.finding.setting)
     return readable(setting.origin) if setting else ""
 
 
-def _prefix(one: Violation) -> str:
-    return f"{readable(one.finding.setting_or_task)}: " if one.finding.setting_or_task else ""
+def _prefix(violation: Violation) -> str:
+    return f"{readable(violation.finding.setting_or_task)}: " if violation.finding.setting_or_task else ""
 
 
 def _summary(report: Report) -> str:

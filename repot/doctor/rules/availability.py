@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from repot.brokers.facts import known
 from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, few, rule
-from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC
+from repot.doctor.rules.fixes import KEEPALIVE, QUORUM_BEHIND_TOPIC
 from repot.errors import FactUnknown
 from repot.worker.effective_config import NOT_STATED
 
@@ -47,10 +47,7 @@ def no_socket_timeout(facts: Facts) -> Iterator[Finding]:
     "Redis connections have no TCP keepalive",
     WARNING,
     brokers=REDIS,
-    fix="""
-    app.conf.broker_transport_options |= {'socket_keepalive': True, 'socket_keepalive_options':
-        {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}}
-    """,
+    fix=KEEPALIVE,
     evidence="kombu/transport/redis.py: Channel._connparams",
 )
 def no_keepalive(facts: Facts) -> Iterator[Finding]:
@@ -67,10 +64,7 @@ def no_keepalive(facts: Facts) -> Iterator[Finding]:
     "TCP keepalive starts after two hours",
     WARNING,
     brokers=REDIS,
-    fix="""
-    app.conf.broker_transport_options |= {'socket_keepalive': True, 'socket_keepalive_options':
-        {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}}
-    """,
+    fix=KEEPALIVE,
     evidence="redis/connection.py: Connection._connect; tcp(7): tcp_keepalive_time is 7200 s",
 )
 def keepalive_without_options(facts: Facts) -> Iterator[Finding]:

@@ -17,6 +17,18 @@ QUORUM_BEHIND_TOPIC = """
     app.conf.task_queues = [Queue('shop', exchange, routing_key='shop', queue_arguments=arguments)]
     app.conf.task_default_queue = 'shop'
 """
+#: TCP keepalive on a Redis connection, with options: without them Linux sends the first probe after two hours.
+KEEPALIVE = """
+    app.conf.broker_transport_options |= {'socket_keepalive': True, 'socket_keepalive_options':
+        {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}}
+"""
+#: A Redis, the broker's or the lease store's, that keeps what it has in a crash.
+APPEND_ONLY = """
+    CONFIG SET appendonly yes  # and in redis.conf
+    CONFIG SET appendfsync everysec
+"""
+#: A Redis, the broker's or the lease store's, that drops no key when its memory is full.
+NO_EVICTION = "CONFIG SET maxmemory-policy noeviction  # and in redis.conf; keep caches on another server"
 
 
 def dead_letter_policy(queue: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from repot.brokers.facts import known
 from repot.config.urls import STORE_SCHEMES
 from repot.doctor.rule import ERROR, INFO, RABBITMQ, WARNING, Finding, rule
+from repot.doctor.rules.fixes import APPEND_ONLY, NO_EVICTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ _BY_DATABASE = {
     "The lease store may evict records",
     ERROR,
     live=True,
-    fix="CONFIG SET maxmemory-policy noeviction  # and in redis.conf; keep caches on another server",
+    fix=NO_EVICTION,
     evidence=(
         "https://redis.io/docs/latest/develop/reference/eviction",
         "docs/idempotency.md",
@@ -52,10 +53,7 @@ def evicts(facts: Facts) -> Iterator[Finding]:
     "The lease store may lose records in a crash",
     WARNING,
     live=True,
-    fix="""
-    CONFIG SET appendonly yes  # and in redis.conf
-    CONFIG SET appendfsync everysec
-    """,
+    fix=APPEND_ONLY,
     evidence=(
         "https://redis.io/docs/latest/operate/oss_and_stack/management/persistence",
         "https://www.postgresql.org/docs/current/wal-async-commit.html",

@@ -142,32 +142,32 @@ def declared_differently(facts: Facts) -> Iterator[Finding]:
             yield Finding(f"the exchange {queue.exchange!r} exists as {kind}, but is declared as {queue.exchange_type}")
 
 
-def _differences(facts: Facts, queue: QueueFacts, found: DeclaredQueue) -> Iterator[str]:
+def _differences(facts: Facts, queue: QueueFacts, declared: DeclaredQueue) -> Iterator[str]:
     """Yield why RabbitMQ refuses this declaration of an existing queue."""
-    if found.kind != queue.kind:
+    if declared.kind != queue.kind:
         # without a type, the virtual host's default gives it the same type again
-        if "x-queue-type" in queue.arguments or facts.rabbitmq.default_queue_type != found.kind:
-            yield f"exists as a {found.kind} queue, but is declared as {queue.kind}"
+        if "x-queue-type" in queue.arguments or facts.rabbitmq.default_queue_type != declared.kind:
+            yield f"exists as a {declared.kind} queue, but is declared as {queue.kind}"
         return
-    if found.durable != queue.durable:
-        yield "exists as durable, but is declared as transient" if found.durable else "exists as transient"
+    if declared.durable != queue.durable:
+        yield "exists as durable, but is declared as transient" if declared.durable else "exists as transient"
     late = (_CONSUMER_TIMEOUT,) if facts.rabbitmq.release >= _COMPARED_SINCE else ()
     for name in (*_COMPARED, *late):
-        there, here = found.arguments.get(name), queue.arguments.get(name)
+        there, here = declared.arguments.get(name), queue.arguments.get(name)
         if there != here:
             was = f"without {name}" if there is None else f"with {name} {there!r}"
             yield f"exists {was}, but is declared " + ("without" if here is None else f"with {here!r}")
 
 
-def _fixes(facts: Facts, queue: QueueFacts, found: DeclaredQueue) -> str:
-    kept = {"x-queue-type": found.kind} | dict(found.arguments)
+def _fixes(facts: Facts, queue: QueueFacts, declared: DeclaredQueue) -> str:
+    kept = {"x-queue-type": declared.kind} | dict(declared.arguments)
     lines = [
         "# a new name; a worker started with -Q empties the old queue",
         renamed(facts, queue),
         "# or the queue as it exists, declared by the application itself",
         f"app.conf.task_queues = [Queue({queue.name!r}, queue_arguments={kept!r}), ...]",
     ]
-    if not any(name in found.arguments for name in _DEAD_LETTERS):
+    if not any(name in declared.arguments for name in _DEAD_LETTERS):
         lines += ["# with its dead-letter target in its only policy", dead_letter_policy(queue.name)]
     return "\n".join(lines)
 

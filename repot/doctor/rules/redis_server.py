@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from repot.brokers.facts import known, release_of
 from repot.doctor.rule import ERROR, REDIS, WARNING, Finding, rule
+from repot.doctor.rules.fixes import APPEND_ONLY, NO_EVICTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,7 @@ _OLDEST = (6, 0)
     ERROR,
     brokers=REDIS,
     live=True,
-    fix="CONFIG SET maxmemory-policy noeviction  # and in redis.conf; keep caches on another server",
+    fix=NO_EVICTION,
     evidence=(
         "https://redis.io/docs/latest/develop/reference/eviction",
         "measured: a queue of 500 tasks was gone, producers saw no error",
@@ -49,10 +50,7 @@ def eviction(facts: Facts) -> Iterator[Finding]:
     WARNING,
     brokers=REDIS,
     live=True,
-    fix="""
-    CONFIG SET appendonly yes  # and in redis.conf
-    CONFIG SET appendfsync everysec
-    """,
+    fix=APPEND_ONLY,
     evidence=(
         "https://redis.io/docs/latest/operate/oss_and_stack/management/persistence",
         "measured: of 5000 tasks 0 were left after kill -9",
