@@ -38,7 +38,7 @@ def await_missed_heartbeats(server: Server) -> None:
     wait_until(is_closed, within_s=60, what="RabbitMQ closes a silent connection")
 
 
-@pytest.mark.parametrize("options", [(), ("--without-gossip", "--without-mingle"), ("--task-events",)])
+@pytest.mark.parametrize("options", [(), ("--without-gossip", "--without-mingle", "--task-events")])
 def test_a_solo_worker_keeps_its_connection_during_a_task(
     rabbitmq: Server, redis: Server, opened: Callable[..., Shop], options: tuple[str, ...]
 ) -> None:
