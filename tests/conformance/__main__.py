@@ -1,7 +1,8 @@
 """Run Celery's own integration tests with and without repot, on both brokers, and say what differs.
 
     make conformance
-    PYTHONPATH=tests python -m conformance [--broker redis|rabbitmq|both] [--again 2] [--jobs 4] [--json] [TEST...]
+    PYTHONPATH=tests python -m conformance [--broker redis|rabbitmq|both] [--again 2] [--jobs 4] [--longest 3600]
+        [--json] [TEST...]
 
 Each of the four runs has private servers of its own. A test that differs is run again,
 on stock Celery and under repot, `--again` times. tests/conformance/differences.toml
@@ -20,7 +21,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from conformance.judging import RED, SAME, counts, differing, judge, known
-from conformance.suite import BROKERS, SUITE, Arm, run
+from conformance.suite import BROKERS, LONGEST_RUN_S, SUITE, Arm, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,28 +60,31 @@ def main() -> int:
     parser.add_argument("--broker", choices=(*BROKERS, "both"), default="both")
     parser.add_argument("--again", type=int, default=2, help="how often a test that differs is run again (default 2)")
     parser.add_argument("--jobs", type=int, default=4, help="runs at a time (default 4)")
+    parser.add_argument(
+        "--longest", type=float, default=LONGEST_RUN_S, help="seconds; a run is ended then (default 3600)"
+    )
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     options = parser.parse_args()
     if not SUITE.exists():
         parser.error(f"{SUITE} is missing: run scripts/celery_tests")
     brokers = BROKERS if options.broker == "both" else (options.broker,)
-    runs = _all_runs(brokers, options.tests, options.again, options.jobs)
+    runs = _all_runs(brokers, options)
     judged = [found for one in brokers for found in judge(one, runs[Arm(one, False)], runs[Arm(one, True)], known())]
     (_print_json if options.json else _print)(runs, judged)
     return 4 if any(one.verdict in RED for one in judged) else 0
 
 
-def _all_runs(brokers: Sequence[str], tests: Sequence[str], again: int, jobs: int) -> dict[Arm, Runs]:
+def _all_runs(brokers: Sequence[str], options: argparse.Namespace) -> dict[Arm, Runs]:
     arms = [Arm(broker, is_configured) for broker in brokers for is_configured in (False, True)]
     progress = Progress()
 
     def once(arm: Arm, some: Sequence[str], name: str) -> dict[str, Outcome]:
-        return run(arm, some, progress=lambda done: progress.note(name, done))
+        return run(arm, some, within_s=options.longest, progress=lambda done: progress.note(name, done))
 
-    with ThreadPoolExecutor(jobs) as pool:
-        first = pool.map(lambda arm: once(arm, tests, str(arm)), arms)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        first = pool.map(lambda arm: once(arm, options.tests, str(arm)), arms)
         runs = {arm: [outcome] for arm, outcome in zip(arms, first, strict=True)}
-        for number in range(again):
+        for number in range(options.again):
             unsteady = {one: differing(runs[Arm(one, False)], runs[Arm(one, True)]) for one in brokers}
             todo = [arm for arm in arms if unsteady[arm.broker]]
             name = f"again {number + 1}"
