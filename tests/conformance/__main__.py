@@ -21,7 +21,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from conformance.judging import RED, SAME, counts, differing, judge, known
-from conformance.suite import BROKERS, LONGEST_RUN_S, SUITE, Arm, run
+from conformance.suite import BROKERS, FAILED, LONGEST_RUN_S, SUITE, Arm, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,9 +60,8 @@ def main() -> int:
     parser.add_argument("--broker", choices=(*BROKERS, "both"), default="both")
     parser.add_argument("--again", type=int, default=2, help="how often a test that differs is run again (default 2)")
     parser.add_argument("--jobs", type=int, default=4, help="runs at a time (default 4)")
-    parser.add_argument(
-        "--longest", type=float, default=LONGEST_RUN_S, help="seconds; a run is ended then (default 3600)"
-    )
+    ends = "seconds; a run is ended then, and a test that it did not come to counts as failed (default 3600)"
+    parser.add_argument("--longest", type=float, default=LONGEST_RUN_S, help=ends)
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     options = parser.parse_args()
     if not SUITE.exists():
@@ -112,6 +111,11 @@ def _print(runs: dict[Arm, Runs], judged: Sequence[Judged]) -> None:
 def _print_json(runs: dict[Arm, Runs], judged: Sequence[Judged]) -> None:
     report = {
         "runs": {str(arm): counts(found) for arm, found in runs.items()},
+        # those that fail without repot as well are among them, and not below
+        "failed": {
+            str(arm): sorted(test for test, outcome in found[0].items() if outcome.status == FAILED)
+            for arm, found in runs.items()
+        },
         "tests": [asdict(one) for one in judged],
     }
     print(json.dumps(report, indent=2))
