@@ -179,5 +179,10 @@ class RabbitFacts:
 
 def release_of(version: str) -> tuple[int, int]:
     """Return the major and minor number of a version such as `4.0.5`."""
-    numbers = [int(number) for number in re.findall(r"\d+", version)[:2]]
-    return (numbers[0], numbers[1]) if len(numbers) > 1 else (numbers[0] if numbers else 0, 0)
+    major, minor, *_ = (*numbers_of(version), 0, 0)
+    return major, minor
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version such as `4.0.5`, in order; none of an empty one."""
+    return tuple(int(number) for number in re.findall(r"\d+", version))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from repot.brokers.facts import RabbitFacts, RedisFacts, Unknown, known, release_of
+from repot.brokers.facts import RabbitFacts, RedisFacts, Unknown, known, numbers_of
 from repot.config.capabilities import FAILOVER_OPTIONS, Capabilities, all_transport_options, capabilities_of
 from repot.config.delays import LEVELS
 from repot.config.redis import ATOMIC_CLAIM, DEFAULT_CLAIM_LEASE_S
@@ -15,7 +15,7 @@ from repot.errors import FactUnknown
 from repot.worker.effective_config import CELERY_DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from repot.config.broker_kinds import BrokerKind
     from repot.config.endpoints import Endpoint
@@ -69,6 +69,8 @@ class TaskFacts:
     Attributes:
         countdown_s: the longest delay with which it is known to be sent or retried; `retry_s`: to be retried.
         may_retry: `max_retries` is not 0.
+        delays: the whole seconds that it may be delayed where it is sent, before its first retry, its second and so on,
+            as far as they are known; without the retries that repeat what is there.
         retried_for: the exceptions of `autoretry_for`, as `requests:Timeout`; `never_retried_for`: those of
             `dont_autoretry_for`.
         unknown_options: attributes that Celery does not know, with the likely option.
@@ -100,6 +102,7 @@ class TaskFacts:
     unknown_options: Mapping[str, str]
     retry_s: float = 0.0
     may_retry: bool = True
+    delays: tuple[Sequence[int], ...] = ()
     retried_for: frozenset[str] = frozenset()
     never_retried_for: frozenset[str] = frozenset()
     invalid_options: Mapping[str, str] = field(default_factory=dict)
@@ -591,7 +594,7 @@ class Facts:
 
     def has_version(self, library: str, *at_least: int) -> bool:
         """Return whether a library has at least this version."""
-        return release_of(getattr(self.versions, library)) >= at_least
+        return numbers_of(getattr(self.versions, library))[: len(at_least)] >= at_least
 
     def set_by_policy(self, queue: QueueFacts, setting: str) -> list[Any]:
         """Return the values that the broker's policies set for a queue, strongest first.

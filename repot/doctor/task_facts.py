@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from repot.doctor.durations import seconds
 from repot.doctor.facts import TaskFacts
+from repot.doctor.retry_delays import delays_by_run, longest_automatic_s, number
 from repot.doctor.rule import Location
 from repot.doctor.typos import unknown_options
 from repot.doctor.values import decode
-from repot.errors import FactUnknown
 from repot.idempotency import TASK_ID
 from repot.upstream.collector import shorten
 
@@ -49,10 +47,11 @@ def read_task(
     autoretry = task["retries_automatically"] and retries
     sent = [call.countdown_s or 0 for call in calls if call.name != "retry"]
     retried = [call.countdown_s or 0 for call in calls if call.name == "retry"]
-    if autoretry:
-        retried.append(_backoff_s(options))
     if retries and any(call.name == "retry" and not call.delayed for call in calls):
-        retried.append(_number(options["default_retry_delay"]) or 0)
+        retried.append(number(options["default_retry_delay"]) or 0)
+    delays = delays_by_run(sent, retried, options, retries_automatically=autoretry)
+    if autoretry:
+        retried.append(longest_automatic_s(options))
     # Celery before 5.7 has one option for both
     both = options["acks_on_failure_or_timeout"]
     retries_it = options["retry_on_worker_lost"]
@@ -66,10 +65,11 @@ def read_task(
         retry_on_worker_lost=bool(retries_lost if retries_it is None else retries_it),
         ignore_result=bool(options["ignore_result"]),
         store_errors=bool(options["store_errors_even_if_ignored"]),
-        time_limit_s=_number(options["time_limit"]) or None,
-        soft_time_limit_s=_number(options["soft_time_limit"]) or None,
+        time_limit_s=number(options["time_limit"]) or None,
+        soft_time_limit_s=number(options["soft_time_limit"]) or None,
         retries_itself=autoretry or any(call.name == "retry" for call in calls),
         may_retry=bool(retries),
+        delays=delays,
         retried_for=frozenset(task["retried_for"] if retries else ()),
         never_retried_for=frozenset(task["never_retried_for"]),
         queue=task["queue"],
@@ -77,12 +77,12 @@ def read_task(
         countdown_s=max((*sent, *retried), default=0.0),
         retry_s=max(retried, default=0.0),
         unknown_options=unknown_options(task["attributes"], release),
-        invalid_options={name: repr(options[name]) for name in _NUMBERS if _number(options[name]) is None},
+        invalid_options={name: repr(options[name]) for name in _NUMBERS if number(options[name]) is None},
         serializer=options["serializer"],
         keyed_by_arguments=task["guarded"] and task["keyed_by"] != TASK_ID.name,
         guarded=task["guarded"],
         batch=int(task["batch"]) if task["batch"].isdecimal() else 0,
-        batch_interval_s=(_number(task["batch_interval"]) or 0.0) if task["batch"] else 0.0,
+        batch_interval_s=(number(task["batch_interval"]) or 0.0) if task["batch"] else 0.0,
         unguarded=not task["guarded"] and task["has_policy"],
         runs_later=task["runs_later"],
         calls=calls,
@@ -90,31 +90,3 @@ def read_task(
         first_line=first,
         last_line=last,
     )
-
-
-def _number(value: object) -> float | None:
-    """Return a number of seconds, 0 for None; None for an infinite number or another type."""
-    try:
-        found = seconds(value)
-    except FactUnknown:
-        return None
-    return found if math.isfinite(found) else None
-
-
-def _backoff_s(options: Mapping[str, Any]) -> float:
-    """Return the longest delay before an automatic retry (`celery/app/autoretry.py`)."""
-    given = options["retry_kwargs"] if isinstance(options["retry_kwargs"], dict) else {}
-    # the arguments of `retry` override the task's options
-    retries = given.get("max_retries")
-    retries = options["max_retries"] if retries is None else retries
-    if retries == 0:
-        return 0.0
-    factor = _number(options["retry_backoff"]) or 0
-    if not factor:
-        countdown = given.get("countdown")
-        return _number(options["default_retry_delay"] if countdown is None else countdown) or 0
-    longest = 600 if options["retry_backoff_max"] is None else _number(options["retry_backoff_max"]) or 0
-    if not isinstance(retries, int):
-        return longest
-    # the exponent is limited so that the number fits a float
-    return min(longest, int(max(1.0, factor)) * 2.0 ** min(max(0, retries - 1), 62))

@@ -99,7 +99,7 @@ CAPABILITIES = (
         "celery",
         "5.6",
         Before.SUPPLIED,
-        "repot sends it without `x-death`, with which RabbitMQ would keep it for ever",
+        "repot sends it without `x-death`, with which RabbitMQ before 4.0 would keep it for ever; Celery from 5.6.3 on",
     ),
     Capability(
         "RabbitMQ 4: a prefetch that it takes",

@@ -49,6 +49,7 @@ _OPTIONS = (
     "retry_kwargs",
     "retry_backoff",
     "retry_backoff_max",
+    "retry_jitter",
 )
 
 #: Directories of installed code; its tasks and modules are not the project's.

@@ -172,7 +172,7 @@ class _Delaying:
             delayed = self._amqp.delayed(options.get("exchange"), options.get("routing_key") or "", seconds)
             if delayed:
                 options |= delayed | {"declare": [*(options.get("declare") or ()), *delayed["declare"]]}
-                # Celery before 5.6 gives a retry those of the run before it
+                # Celery before 5.6.3 gives a retry those of the run before it
                 options["headers"] = delays.without_deaths(options.get("headers") or {})
         return self._producer.publish(body, **options)
 

@@ -2,7 +2,7 @@
 
     make conformance
     PYTHONPATH=tests python -m conformance [--broker redis|rabbitmq|both] [--pool prefork] [--again 2] [--jobs 4]
-                                            [--json] [TEST...]
+        [--longest 3600] [--json] [TEST...]
 
 Each of the four runs has private servers of its own. A test that differs is run again,
 on stock Celery and under repot, `--again` times. tests/conformance/differences.toml
@@ -21,7 +21,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from conformance.judging import RED, SAME, counts, differing, judge, known
-from conformance.suite import BROKERS, POOLS, SUITE, Arm, run
+from conformance.suite import BROKERS, FAILED, LONGEST_RUN_S, POOLS, SUITE, Arm, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,12 +61,14 @@ def main() -> int:
     parser.add_argument("--pool", choices=POOLS, default=POOLS[0], help="of the worker (default prefork)")
     parser.add_argument("--again", type=int, default=2, help="how often a test that differs is run again (default 2)")
     parser.add_argument("--jobs", type=int, default=4, help="runs at a time (default 4)")
+    ends = "seconds; a run is ended then, and a test that it did not come to counts as failed (default 3600)"
+    parser.add_argument("--longest", type=float, default=LONGEST_RUN_S, help=ends)
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     options = parser.parse_args()
     if not SUITE.exists():
         parser.error(f"{SUITE} is missing: run scripts/celery_tests")
     brokers = BROKERS if options.broker == "both" else (options.broker,)
-    runs = _all_runs(brokers, options.pool, options.tests, options.again, options.jobs)
+    runs = _all_runs(brokers, options)
     listed = known(pool=options.pool)
     judged = [
         found
@@ -77,17 +79,18 @@ def main() -> int:
     return 4 if any(one.verdict in RED for one in judged) else 0
 
 
-def _all_runs(brokers: Sequence[str], pool: str, tests: Sequence[str], again: int, jobs: int) -> dict[Arm, Runs]:
+def _all_runs(brokers: Sequence[str], options: argparse.Namespace) -> dict[Arm, Runs]:
+    pool = options.pool
     arms = [Arm(broker, is_configured, pool) for broker in brokers for is_configured in (False, True)]
     progress = Progress()
 
     def once(arm: Arm, some: Sequence[str], name: str) -> dict[str, Outcome]:
-        return run(arm, some, progress=lambda done: progress.note(name, done))
+        return run(arm, some, within_s=options.longest, progress=lambda done: progress.note(name, done))
 
-    with ThreadPoolExecutor(jobs) as executor:
-        first = executor.map(lambda arm: once(arm, tests, str(arm)), arms)
+    with ThreadPoolExecutor(options.jobs) as executor:
+        first = executor.map(lambda arm: once(arm, options.tests, str(arm)), arms)
         runs = {arm: [outcome] for arm, outcome in zip(arms, first, strict=True)}
-        for number in range(again):
+        for number in range(options.again):
             unsteady = {one: differing(runs[Arm(one, False, pool)], runs[Arm(one, True, pool)]) for one in brokers}
             todo = [arm for arm in arms if unsteady[arm.broker]]
             name = f"again {number + 1}"
@@ -115,6 +118,11 @@ def _print(runs: dict[Arm, Runs], judged: Sequence[Judged]) -> None:
 def _print_json(runs: dict[Arm, Runs], judged: Sequence[Judged]) -> None:
     report = {
         "runs": {str(arm): counts(found) for arm, found in runs.items()},
+        # those that fail without repot as well are among them, and not below
+        "failed": {
+            str(arm): sorted(test for test, outcome in found[0].items() if outcome.status == FAILED)
+            for arm, found in runs.items()
+        },
         "tests": [asdict(one) for one in judged],
     }
     print(json.dumps(report, indent=2))

@@ -121,7 +121,7 @@ def test_what_a_dead_worker_had_popped_comes_back_with_the_interval_of_the_sweep
 def test_a_task_is_retried_more_than_once_with_the_same_delay(
     request: pytest.FixtureRequest, redis: Server, opened: Callable[..., Shop], python: str, broker: str
 ) -> None:
-    """Celery before 5.6 sends the second retry with RabbitMQ's note that the first went through the delay."""
+    """Celery before 5.6.3 sends the second retry with RabbitMQ's note that the first went through the delay."""
     shop = opened(request.getfixturevalue(broker), redis)
     start(shop, python)
     task = str(shop.client.send_task("jobs.thrice").id)

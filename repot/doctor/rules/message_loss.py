@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from repot.brokers.facts import known
@@ -15,7 +17,7 @@ from repot.queues import queues_in_routes, queues_in_schedule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from repot.doctor.facts import Facts, QueueFacts
+    from repot.doctor.facts import Facts, QueueFacts, TaskFacts
 
 #: The exchanges where delayed tasks enter and leave (`kombu/transport/native_delayed_delivery.py`).
 _DELAYED_ENTRY = "celery_delayed_27"
@@ -550,6 +552,54 @@ def waits_unread(facts: Facts) -> Iterator[Finding]:
             setting="broker_transport_options",
             fix=f"app.conf.broker_transport_options |= {dict(beside.options)!r}",
         )
+
+
+@rule(
+    "RPT222",
+    "A second retry stays in a queue of its delay",
+    ERROR,
+    brokers=RABBITMQ,
+    versions="Celery 5.5 to 5.6.2 on RabbitMQ before 4.0",
+    live=True,
+    fix="""
+    pip install 'celery>=5.6.3'  # or, from Celery 5.4 on: repot.configure(app) in each worker; or RabbitMQ 4
+    """,
+    evidence=(
+        "https://github.com/celery/celery/issues/9867",
+        "celery/app/task.py: Context.as_execution_options, which sends `request.headers` once more",
+        "measured with Celery 5.5.3, RabbitMQ 3.10.8: a retry after 3 s stays there after one of 1 or 3 s",
+        "measured: the first retry after 5 s stays there if the task was sent with 5 s; 1, 2, 4, 8 s in a row do not",
+    ),
+)
+def retry_stays_in_its_delay(facts: Facts) -> Iterator[Finding]:
+    """RabbitMQ delays a message in a queue for each bit of its seconds: three seconds are two and then one.
+
+    Celery sends a retry with RabbitMQ's note of the queues of the delays before it, `x-death`. One that would come to
+    such a queue from another one looks like a message in a circle. RabbitMQ keeps it there for ever, and the task is
+    never run again; its state stays RETRY.
+    """
+    if facts.is_configured or facts.has_version("celery", 5, 6, 3) or not facts.is_before_rabbitmq_4:
+        return
+    for task in facts.tasks:
+        delay = _returning_delay(task)
+        if delay and facts.delays_natively(task.queue):
+            yield Finding(
+                f"a retry after {delay} s comes to a queue that it was in before, and stays there", task=task.name
+            )
+
+
+def _returning_delay(task: TaskFacts) -> int:
+    """Return a delay after which a message comes back to a queue of its delays; 0 if none does.
+
+    It is published to the queue of the highest bit, and only from there dead-lettered to those of the others.
+    """
+    been = 0
+    for delays in task.delays:
+        for delay in delays:
+            if been & (delay ^ (1 << delay.bit_length() >> 1)):
+                return delay
+        been |= reduce(or_, delays, 0)
+    return 0
 
 
 def _store_failures(key: str) -> str:

@@ -124,6 +124,11 @@ def permitted(*rights: str) -> Callable[[], Facts]:
     return lambda: on_rabbitmq(live=rabbit_says(permissions=Permissions(*rights), queues={}))
 
 
+def retried_on_stock(celery: str = "5.5.3", rabbit: str = "3.13.7", **options: object) -> Facts:
+    """An application without repot whose task is retried, on a RabbitMQ that delays its tasks."""
+    return facts(GOOD_RABBITMQ, task=options, versions=versions(celery), live=rabbit_says(version=rabbit))
+
+
 def with_priority(priority: int) -> Facts:
     found = on_rabbitmq(moved_from=BrokerKind.REDIS)
     return replace(found, tasks=tuple(replace(task, priority=priority) for task in found.tasks))
@@ -1686,6 +1691,47 @@ CASES = [
         "beside",
     ),
     # the Redis itself
+    Case(
+        "RPT222",
+        lambda: retried_on_stock(autoretry_for=(OSError,)),
+        lambda: retried_on_stock("5.6.3", autoretry_for=(OSError,)),
+        "a retry after 180 s",
+    ),
+    Case(
+        "RPT222",
+        lambda: retried_on_stock("5.6.2", autoretry_for=(OSError,)),
+        lambda: retried_on_stock("5.6.2", rabbit="4.0.5", autoretry_for=(OSError,)),
+        "a retry after 180 s",
+        "server",
+    ),
+    Case(
+        "RPT222",
+        lambda: retried_on_stock(autoretry_for=(OSError,)),
+        lambda: replace(retried_on_stock(autoretry_for=(OSError,)), is_configured=True),
+        "a retry after 180 s",
+        "configured",
+    ),
+    Case(
+        "RPT222",
+        lambda: retried_on_stock(autoretry_for=(OSError,)),
+        lambda: retried_on_stock("5.4.0", autoretry_for=(OSError,)),
+        "a retry after 180 s",
+        "held by the worker",
+    ),
+    Case(
+        "RPT222",
+        lambda: retried_on_stock(autoretry_for=(OSError,), default_retry_delay=3),
+        lambda: retried_on_stock(autoretry_for=(OSError,), default_retry_delay=4),
+        "a retry after 3 s",
+        "one queue",
+    ),
+    Case(
+        "RPT222",
+        lambda: retried_on_stock(autoretry_for=(OSError,), retry_backoff=True),
+        lambda: retried_on_stock(autoretry_for=(OSError,), retry_backoff=True, retry_jitter=False),
+        "a retry after 3 s",
+        "jitter",
+    ),
     Case(
         "RPT701",
         lambda: on_redis(live=configured(maxmemory_policy="allkeys-lru")),

@@ -136,6 +136,39 @@ def test_the_delay_of_automatic_retries(project: Callable[[str], Facts], options
     assert seconds == facts.tasks[0].countdown_s
 
 
+@pytest.mark.parametrize(
+    ("options", "calls", "delays"),
+    [
+        ("", "", ((), ())),
+        ("autoretry_for=(OSError,)", "", ((), (180,), (180,))),
+        ("autoretry_for=(OSError,), max_retries=1", "", ((), (180,))),
+        ("autoretry_for=(OSError,), max_retries=None, retry_kwargs={'countdown': 7}", "", ((), (7,), (7,))),
+        ("autoretry_for=(OSError,), retry_backoff=2, retry_jitter=False", "", ((), (2,), (4,), (8,))),
+        ("autoretry_for=(OSError,), retry_backoff=True", "", ((), (0, 1), (0, 1, 2), (0, 1, 2, 3, 4))),
+        (
+            "autoretry_for=(OSError,), retry_backoff=True, retry_backoff_max=2, retry_jitter=False, max_retries=None",
+            "",
+            ((), (1,), (2,), (2,)),
+        ),
+        ("", "bill.retry(countdown=9)", ((), (9,), (9,))),
+        ("max_retries=1", "bill.retry(countdown=9)", ((), (9,))),
+        ("max_retries=0", "bill.retry(countdown=9)", ((),)),
+        ("default_retry_delay=30", "bill.retry()", ((), (30,), (30,))),
+        ("", "bill.retry(countdown=2**self.request.retries)", ((), ())),
+        ("max_retries=1", "bill.apply_async(countdown=5.5); bill.retry(countdown=9)", ((5,), (9,))),
+        ("autoretry_for=(OSError,), max_retries=1", "bill.retry(countdown=9)", ((), (9, 180))),
+    ],
+)
+def test_the_delays_of_each_retry(
+    project: Callable[[str], Facts], options: str, calls: str, delays: tuple[tuple[int, ...], ...]
+) -> None:
+    """By the order of them RPT222 knows which queues of delays a message was in."""
+    facts = project(
+        f"@app.task(shared=False, name='shop.bill', {options})\ndef bill(self=None):\n    {calls or '...'}\n"
+    )
+    assert tuple(map(tuple, facts.tasks[0].delays)) == delays
+
+
 def test_a_retry_belongs_to_its_task(project: Callable[[str], Facts]) -> None:
     text = "@app.task(bind=True, shared=False)\ndef bill(self):\n    raise self.retry(countdown=3 * 60 * 60)\n"
     facts = project(text)
