@@ -22,8 +22,10 @@ from repot.testbed import LOOPBACK
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: Before Toxiproxy removes a toxic it forwards the buffered bytes, which takes up to 5 s for each connection.
-_TIMEOUT_S = 15
+#: Toxiproxy answers late where a server stood still: it waits for the connection that it is opening, whose request the
+#: kernel repeats after 1, 2, 4 s and so on, for 127 s. And before it removes a toxic it forwards the buffered bytes,
+#: which takes up to 5 s for each connection.
+_TIMEOUT_S = 130
 _SERVER_ERROR = 500
 
 
