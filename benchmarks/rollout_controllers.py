@@ -35,7 +35,7 @@ from repot.config.environment import child_environment
 from repot.rollout.controller import LEASE_S
 from repot.rollout.phases import Phase
 from repot.rollout.rollout import open_rollout
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.routing.tally import Reporter, WorkerState
 from repot.testbed import rabbitmq_server, redis_server
 from repot.waiting import wait_until

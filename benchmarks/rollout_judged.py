@@ -36,7 +36,7 @@ from repot.errors import DeadlineExceeded
 from repot.rollout.judge import Criteria, Verdict
 from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import open_rollout
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.routing.store import key_of
 from repot.testbed import redis_server, standalone_rabbitmq, standalone_redis
 from repot.waiting import wait_until

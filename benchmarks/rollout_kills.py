@@ -64,7 +64,7 @@ from repot.config.environment import child_environment
 from repot.errors import DeadlineExceeded, RepotError
 from repot.rollout.phases import Phase
 from repot.rollout.rollout import open_rollout
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.testbed import (
     LOOPBACK,
     ReapedProcess,

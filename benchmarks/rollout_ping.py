@@ -27,8 +27,8 @@ from kombu import Connection
 from kombu.pidbox import Mailbox
 
 from repot.config import ExplicitSettings, Role
-from repot.routing.choice import Weights
 from repot.routing.record import Change
+from repot.routing.side import Weights
 from repot.testbed import rabbitmq_server, redis_server
 from repot.worker.configure import configure
 from repot.worker.rollout import rollout_of

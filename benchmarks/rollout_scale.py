@@ -40,9 +40,9 @@ from repot.config import ExplicitSettings
 from repot.rollout.judge import Criteria
 from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import open_rollout
-from repot.routing.choice import Side, Weights
 from repot.routing.follower import INTERVAL_S
 from repot.routing.record import Change
+from repot.routing.side import Side, Weights
 from repot.routing.store import key_of
 from repot.routing.tally import Reporter, Tally, WorkerState
 from repot.testbed import rabbitmq_server, redis_server

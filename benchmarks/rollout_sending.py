@@ -24,8 +24,8 @@ from celery import Celery
 
 import repot
 from repot.config import ExplicitSettings, Role
-from repot.routing.choice import Side, Weights
 from repot.routing.record import Change
+from repot.routing.side import Side, Weights
 from repot.testbed import rabbitmq_server, redis_server
 from repot.worker.rollout import rollout_of
 from repot.worker.rollout_store import rollout_records

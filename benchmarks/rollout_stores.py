@@ -31,9 +31,9 @@ from repot.config import ExplicitSettings
 from repot.database.connection import Database
 from repot.database.migrate import Migrations
 from repot.routing.beat_lease import BeatLease
-from repot.routing.choice import Side
 from repot.routing.record import Change, RolloutRecords
 from repot.routing.revoked import RevokedIds
+from repot.routing.side import Side
 from repot.routing.tally import Tally, WorkerState
 from repot.testbed import redis_server
 from repot.worker.rollout_store import open_rollout_store

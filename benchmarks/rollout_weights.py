@@ -29,8 +29,8 @@ from repot.brokers.headers import ROLLOUT_HEADER, RolloutStamp
 from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings
 from repot.config.environment import child_environment
-from repot.routing.choice import Side, Weights
 from repot.routing.record import Change
+from repot.routing.side import Side, Weights
 from repot.testbed import ReapedProcess, rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from repot.worker.rollout_store import rollout_records

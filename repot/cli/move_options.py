@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from repot.config import WorkerSettings
     from repot.migrate.addresses import Address, Addresses
-    from repot.migrate.choice import QueueChoice
     from repot.migrate.control import Limits
     from repot.migrate.move import Order
+    from repot.migrate.queue_choice import QueueChoice
     from repot.migrate.translate import Rules
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -223,7 +223,7 @@ def _options(text: str, option: str) -> dict[str, Any]:
 
 def order_of(name: str, addresses: Addresses, given: dict[str, Any], settings: WorkerSettings) -> Order:
     """Return the order of the options, for the queues that they choose on the source."""
-    from repot.migrate.choice import choose
+    from repot.migrate.queue_choice import choose
 
     app, mapping = _app(given), dict(_pair(one) for one in given["mapped"])
     return _order(
@@ -235,7 +235,7 @@ def order_again(
     name: str, addresses: Addresses, given: dict[str, Any], settings: WorkerSettings, record: Mapping[str, str]
 ) -> Order:
     """Return the order of a move's journal, with what the options state: its queues, pace and priorities."""
-    from repot.migrate.choice import QueueChoice
+    from repot.migrate.queue_choice import QueueChoice
     from repot.migrate.status import dead_of, remembered
 
     options = stated(given)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from repot.idempotency.lease_store import RedisLeaseStore
-from repot.store.choice import chosen
+from repot.store.redis_or_database import redis_or_database
 
 if TYPE_CHECKING:
     from repot.config import WorkerSettings
@@ -18,7 +18,7 @@ def open_store(settings: WorkerSettings) -> RecordStore:
     Raises:
         ConfigInvalid: it is a database, and `repot[database]` is not installed.
     """
-    return chosen(settings, RedisLeaseStore, _in_database)
+    return redis_or_database(settings, RedisLeaseStore, _in_database)
 
 
 def _in_database(settings: WorkerSettings) -> RecordStore:

@@ -8,7 +8,7 @@ from repot.brokers.moving import KeepsJournals
 from repot.config import BrokerUrl
 from repot.errors import BrokerUnreachable, ConfigInvalid
 from repot.migrate.addresses import Address
-from repot.store.choice import chosen
+from repot.store.redis_or_database import redis_or_database
 
 if TYPE_CHECKING:
     from repot.brokers.journal import Direction, Journal
@@ -35,7 +35,7 @@ def journal_in_store(settings: WorkerSettings, name: str, direction: Direction) 
         return DatabaseJournal(settings, name, direction)
 
     try:
-        journal = chosen(settings, lambda one: _on_redis(one, name, direction), in_database)
+        journal = redis_or_database(settings, lambda one: _on_redis(one, name, direction), in_database)
         # finds missing tables as well
         journal.read()
     except BrokerUnreachable as error:

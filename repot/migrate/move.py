@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from repot.errors import AlreadyMoving
     from repot.migrate.account import Account
     from repot.migrate.addresses import Address, Addresses
-    from repot.migrate.choice import QueueChoice
     from repot.migrate.placement import Placement
+    from repot.migrate.queue_choice import QueueChoice
     from repot.migrate.run import Show
     from repot.migrate.window import Entry
 

@@ -11,8 +11,8 @@ from repot.brokers.moving import MoveTarget, Outgoing
 from repot.brokers.publishing import PublishOutcome
 from repot.errors import BrokerUnreachable
 from repot.logs import get_logger
-from repot.routing.choice import Side, chosen
 from repot.routing.counters import Counters
+from repot.routing.side import Side, side_of
 from repot.telemetry.messages import Destination, sending_many
 from repot.worker.rollout import followed
 
@@ -114,7 +114,7 @@ class RolloutBrokers:
             return Side.SOURCE
         if row.side and not record.gather:
             return row.side
-        return chosen(self._name, row.root_id, record.weights.of(row.task, lambda: row.queue))
+        return side_of(self._name, row.root_id, record.weights.of(row.task, lambda: row.queue))
 
     def publish(self, place: str, queue: str, messages: Sequence[Message]) -> Sequence[Receipt]:
         """Send messages to a queue of a side; return one receipt for each."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from repot.rollout.samples import tasks_in
 from repot.rollout.units import Units, quantile, units_of
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.worker.task_outcomes import SENT, TaskDuration, TaskOutcome, bound_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from repot.migrate.addresses import Addresses, check_name
 from repot.migrate.control import Limits
 from repot.migrate.move import Order, open_move
 from repot.migrate.translate import PriorityPolicy, Rules
-from repot.routing.choice import Side
+from repot.routing.side import Side
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from repot.rollout.samples import Sample
     from repot.rollout.side_watch import SideWatch
     from repot.rollout.store import ControllerStore
-    from repot.routing.choice import Side
     from repot.routing.record import RolloutRecord
+    from repot.routing.side import Side
     from repot.routing.tally import Tally
 
 #: Senders follow a change within two seconds, and report what they have sent once a second.

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from repot.rollout.samples import sample_of, tasks_in
-from repot.routing.choice import Side
 from repot.routing.looks import LastLook, Looks
+from repot.routing.side import Side
 from repot.routing.store import key_of
 from repot.worker.task_outcomes import TaskOutcome
 

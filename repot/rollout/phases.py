@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from repot.errors import RecordUnreadable
 from repot.rollout.judge import NOT_JUDGED, Criteria, Verdict
-from repot.routing.choice import Weights
 from repot.routing.record import Change
+from repot.routing.side import Weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from repot.worker.status_file import WorkerPhase
 
 if TYPE_CHECKING:
-    from repot.routing.choice import Side
+    from repot.routing.side import Side
     from repot.routing.tally import Tally, WorkerState
 
 #: A worker reports once a second, and one that has lost its broker for a moment reads nothing.

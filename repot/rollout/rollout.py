@@ -22,8 +22,8 @@ from repot.rollout.store import ControllerStore
 from repot.rollout.synthetic import SideAccount, Synthetic
 from repot.rollout.watch import Watch
 from repot.routing.beat_lease import beat_holder
-from repot.routing.choice import Side
 from repot.routing.record import Change, RolloutRecords
+from repot.routing.side import Side
 from repot.routing.synthetic import SyntheticTasks
 from repot.routing.tally import Tally
 from repot.worker.holder import this_process

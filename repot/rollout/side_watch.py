@@ -14,7 +14,7 @@ from repot.brokers.moving import MoveTarget
 from repot.errors import BrokerUnreachable, DepthUnknown, FactUnknown, ManagementUnreachable, RepotError
 from repot.migrate.dead_letters import staying
 from repot.queues import find_queues
-from repot.routing.choice import Side
+from repot.routing.side import Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

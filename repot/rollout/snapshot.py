@@ -12,7 +12,7 @@ from repot.rollout.by_task import by_task
 from repot.rollout.observations import DURATIONS, figures
 from repot.rollout.phases import Phase
 from repot.rollout.steps import counts_at_step, last_step, phase_begun
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.worker.holder import described
 
 if TYPE_CHECKING:

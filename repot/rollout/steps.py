@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from repot.rollout.judge import Verdict
 from repot.rollout.phases import Phase
-from repot.routing.choice import Side
+from repot.routing.side import Side
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

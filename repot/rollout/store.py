@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from repot.errors import AlreadyControlled, RecordUnreadable, RolloutNotFound
 from repot.rollout.phases import Plan
 from repot.routing.beat_lease import live_owner
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.routing.store import LEASE, key_of
 from repot.store.lease import acquiring, releasing
 from repot.worker.holder import described, has_ended

@@ -18,7 +18,7 @@ from repot.brokers.message import Message
 from repot.brokers.publishing import PublishOutcome
 from repot.errors import BrokerUnreachable
 from repot.rollout.judge import Finding, Verdict
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.routing.synthetic import TASK, Sent, SyntheticTask
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from repot.rollout.phases import Observed, Phase
 from repot.rollout.reporting import SILENT_S, reporting
 from repot.rollout.samples import sample_of, tasks_in
 from repot.rollout.units import units_of
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.worker.status_file import WorkerPhase
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from threading import Lock
 
-from repot.routing.choice import Side
+from repot.routing.side import Side
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from repot.errors import RecordUnreadable, RolloutConflict, RolloutNotFound
-from repot.routing.choice import Weights
+from repot.routing.side import Weights
 from repot.routing.store import key_of
 from repot.store.shapes import Change as StoredChange
 

@@ -21,10 +21,10 @@ from kombu.exceptions import OperationalError
 from repot.brokers.headers import ROLLOUT_HEADER, RolloutStamp
 from repot.logs import get_logger
 from repot.routing.breaker import Breaker
-from repot.routing.choice import Side, chosen
 from repot.routing.counters import Counters
 from repot.routing.destination import only_queue_at
 from repot.routing.once import NotSent, publishing_once
+from repot.routing.side import Side, side_of
 from repot.upstream.sending import current_root, options_with_those_of_the_task
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class RolloutSender:
             return Side.SOURCE
         weights = record.weights
         weight = weights.of(message.name, partial(self._queue_of, message)) if weights.differ else weights.default
-        return chosen(self.name, root, weight)
+        return side_of(self.name, root, weight)
 
     def _queue_of(self, message: _Message) -> str:
         """Return the queue that Celery's routing names; empty for an exchange without exactly one."""

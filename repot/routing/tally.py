@@ -19,7 +19,7 @@ from repot.routing.store import key_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from repot.routing.choice import Side
+    from repot.routing.side import Side
     from repot.routing.store import RolloutStore
 
 #: For how long a process may be silent before its numbers may be used again; it never reuses them.

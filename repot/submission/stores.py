@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from repot.idempotency.guard import guard_of
-from repot.store.choice import chosen
+from repot.store.redis_or_database import redis_or_database
 from repot.submission.redis_job_store import RedisJobStore
 from repot.upstream.app_state import state_of
 
@@ -22,7 +22,7 @@ def open_job_store(settings: WorkerSettings) -> JobStore:
     Raises:
         ConfigInvalid: it is a database, and `repot[database]` is not installed.
     """
-    return chosen(settings, RedisJobStore, _in_database)
+    return redis_or_database(settings, RedisJobStore, _in_database)
 
 
 def store_of(app: Celery) -> JobStore:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from repot.brokers.redis.error_replies import ERRORS
 from repot.idempotency.connection import failure, open_client
-from repot.store.choice import chosen
+from repot.store.redis_or_database import redis_or_database
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def open_counts(settings: WorkerSettings, retention_s: int) -> DeliveryCounts:
 
         return DatabaseDeliveryCounts(settings, retention_s)
 
-    return chosen(settings, lambda settings: RedisDeliveryCounts(settings, retention_s), in_database)
+    return redis_or_database(settings, lambda settings: RedisDeliveryCounts(settings, retention_s), in_database)
 
 
 class RedisDeliveryCounts:

@@ -14,11 +14,11 @@ from celery import signals
 from repot.config import BrokerUrl
 from repot.errors import RepotError
 from repot.logs import get_logger
-from repot.routing.choice import Side
 from repot.routing.follower import Follower
 from repot.routing.once import ANSWER_PART, CONNECT_PART
 from repot.routing.record import RolloutRecords
 from repot.routing.sender import RolloutSender
+from repot.routing.side import Side
 from repot.routing.tally import Reporter, Tally
 from repot.upstream.app_state import state_of
 from repot.upstream.remote_control import control_by, stop_controlling_by

@@ -19,8 +19,8 @@ from kombu.exceptions import OperationalError
 from repot.errors import RepotError
 from repot.logs import get_logger
 from repot.masking import masked
-from repot.routing.choice import Side
 from repot.routing.revoked import RevokedIds
+from repot.routing.side import Side
 from repot.upstream.remote_control import plain_control
 from repot.worker.rollout_store import open_rollout_store, quick
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 from repot.errors import RepotError, StatusFileUnreadable
 from repot.forks import no_fork
 from repot.logs import get_logger
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.routing.tally import Reporter, Tally, WorkerState
 from repot.worker import status_file
 from repot.worker.rollout_revoked import RevokedWatch

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from repot.idempotency.connection import StoreConnection
 from repot.routing.record import RolloutRecords
-from repot.store.choice import chosen
 from repot.store.hashes import HashRecords
+from repot.store.redis_or_database import redis_or_database
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ def open_rollout_store(settings: WorkerSettings) -> RolloutStore:
     Raises:
         ConfigInvalid: it is a database, and `repot[database]` is not installed. By a method: no setting names a store.
     """
-    return chosen(settings, RedisRolloutStore, _in_database)
+    return redis_or_database(settings, RedisRolloutStore, _in_database)
 
 
 def _in_database(settings: WorkerSettings) -> RolloutStore:

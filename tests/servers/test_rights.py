@@ -35,9 +35,9 @@ from repot.idempotency.rights import BEAT, DELIVERIES, GUARD, JOBS, LEASES, ROLL
 from repot.rollout.phases import Plan
 from repot.rollout.store import ControllerStore
 from repot.routing.beat_lease import BeatLease
-from repot.routing.choice import Side
 from repot.routing.record import Change
 from repot.routing.revoked import RevokedIds
+from repot.routing.side import Side
 from repot.routing.synthetic import SyntheticTask, SyntheticTasks
 from repot.routing.tally import Tally, WorkerState
 from repot.submission import JobTask, redis_job_store

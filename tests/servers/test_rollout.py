@@ -18,7 +18,7 @@ from celery import Celery, chain, chord, group
 from repot.rollout.judge import Criteria
 from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import open_rollout
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.waiting import wait_until
 from repot.worker.task_outcomes import SENT
 from support.applications import python_of, workers_of

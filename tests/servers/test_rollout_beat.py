@@ -14,7 +14,7 @@ import redis as redis_client
 
 from repot.config import child_environment
 from repot.routing.beat_lease import beat_holder
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.routing.store import key_of
 from repot.testbed import ReapedProcess, redis_server
 from repot.waiting import wait_until

@@ -25,7 +25,7 @@ from repot.errors import DeadlineExceeded
 from repot.healthcheck.queue_counts import QueueCounter
 from repot.rollout.phases import Plan
 from repot.rollout.rollout import open_rollout
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.testbed import LOOPBACK, free_port
 from repot.waiting import wait_until
 from repot.worker import status_file

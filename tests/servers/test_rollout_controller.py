@@ -25,8 +25,8 @@ from repot.rollout import side_watch
 from repot.rollout import watch as watch_module
 from repot.rollout.phases import Phase, Plan, abort
 from repot.rollout.rollout import Rollout, open_rollout
-from repot.routing.choice import Side
 from repot.routing.record import Change
+from repot.routing.side import Side
 from repot.routing.tally import Reporter, WorkerState
 from repot.testbed import redis_server
 from repot.waiting import wait_until

@@ -16,7 +16,7 @@ from repot.rollout.judge import Criteria, Verdict
 from repot.rollout.phases import Phase
 from repot.rollout.prometheus import PrometheusCriteria
 from repot.rollout.rollout import Rollout, open_rollout
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.testbed import LOOPBACK, free_port
 from repot.waiting import wait_until
 from support.prometheus import PrivatePrometheus, private_prometheus

@@ -20,8 +20,8 @@ from kombu.exceptions import OperationalError
 from repot.chaos.runner.proxies import Proxy
 from repot.config import child_environment
 from repot.routing import breaker
-from repot.routing.choice import Side
 from repot.routing.counters import SideCounts
+from repot.routing.side import Side
 from repot.testbed import LOOPBACK, rabbitmq_server, redis_server
 from repot.waiting import wait_until
 from repot.worker.rollout import rollout_of
@@ -329,7 +329,7 @@ for _ in range(2):
     if not pid:
         send(20)
         from repot.worker.rollout import rollout_of
-        from repot.routing.choice import Side
+        from repot.routing.side import Side
         counts = rollout_of(app).counters
         os._exit(0 if counts.of(Side.TARGET).sent + counts.of(Side.SOURCE).sent == 20 else 3)
     children.append(pid)

@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from repot.config import child_environment
 from repot.rollout.phases import Phase
 from repot.rollout.rollout import Rollout, open_rollout
-from repot.routing.choice import Weights
 from repot.routing.looks import LastLook
 from repot.routing.record import Change
+from repot.routing.side import Weights
 from repot.testbed import LOOPBACK, ReapedProcess, free_port
 from repot.waiting import wait_until
 from repot.worker.holder import this_process

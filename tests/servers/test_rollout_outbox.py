@@ -15,7 +15,7 @@ from repot.database.migrate import Migrations
 from repot.idempotency.guard import guard_of
 from repot.outbox.relay import Relay
 from repot.outbox.store import OutboxStore
-from repot.routing.choice import Side, chosen
+from repot.routing.side import Side, side_of
 from repot.testbed import redis_server
 from repot.waiting import wait_until
 from repot.worker.rollout import rollout_of
@@ -76,7 +76,7 @@ def test_the_relay_follows_the_weights(shop: Shop) -> None:
     lines = shop.rollout.await_ran(labels)
     assert doubled(lines) == {}
     assert {line["label"]: line["side"] for line in lines} == {
-        line["label"]: chosen(NAME, line["root"], 0.5) for line in lines
+        line["label"]: side_of(NAME, line["root"], 0.5) for line in lines
     }
     assert {line["side"] for line in lines} == set(Side)
     assert not [line for line in lines if line["stamp"] != f"{NAME}:1:{line['side']}"]

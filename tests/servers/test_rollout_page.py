@@ -32,7 +32,7 @@ from repot.rollout.acts import act
 from repot.rollout.page import server as page_server
 from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import Rollout, open_rollout
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.testbed import free_port
 from repot.waiting import wait_until
 from support import forked

@@ -15,7 +15,7 @@ from repot.config import as_environment
 from repot.rollout import side_watch
 from repot.rollout.phases import Plan
 from repot.rollout.rollout import open_rollout
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.testbed import LOOPBACK, free_port, redis_server
 from repot.waiting import wait_until
 from support.rollouts import NAME, Rollout

@@ -28,9 +28,9 @@ from repot.errors import (
     StoreUnreachable,
 )
 from repot.routing import follower as follower_module
-from repot.routing.choice import Weights
 from repot.routing.follower import _JITTER, FIRST_ANSWER_S, INTERVAL_S, Follower
 from repot.routing.record import Change, RolloutRecord, RolloutRecords
+from repot.routing.side import Weights
 from repot.testbed import LOOPBACK, ReapedProcess, executables, free_port, redis_server
 from repot.testbed.redis_errors import answering
 from repot.waiting import wait_until

@@ -16,7 +16,7 @@ from kombu import Connection, Exchange, Producer, Queue
 
 import repot
 from repot.config import child_environment
-from repot.routing.choice import Side, Weights, chosen
+from repot.routing.side import Side, Weights, side_of
 from repot.testbed import ReapedProcess, redis_server
 from repot.waiting import wait_until
 from repot.worker.rollout import rollout_of
@@ -112,7 +112,7 @@ def test_nothing_is_lost_or_doubled_and_no_root_id_is_split(rollout: Rollout, mo
     # each says to which side it was sent, and ran there; a pool process that has not read the record yet says 0
     assert not [line for line in lines if line["stamp"] not in {f"{NAME}:{one}:{line['side']}" for one in (0, 1)}]
     roots = {line["root"]: line["side"] for line in lines}
-    assert roots == {root: chosen(NAME, root, 0.5) for root in roots}
+    assert roots == {root: side_of(NAME, root, 0.5) for root in roots}
     on_target = sum(side == TARGET for side in roots.values())
     # more is rarer than one in a billion
     assert abs(on_target - len(roots) / 2) <= 6 * sqrt(len(roots) / 4)
@@ -172,7 +172,7 @@ def test_beat_sends_by_the_rollout(rollout: Rollout, tmp_path: Path) -> None:
     assert not [
         line
         for line in lines
-        if line["stamp"] not in {f"{NAME}:1:{chosen(NAME, line['root'], 0.5)}", f"{NAME}:0:{SOURCE}"}
+        if line["stamp"] not in {f"{NAME}:1:{side_of(NAME, line['root'], 0.5)}", f"{NAME}:0:{SOURCE}"}
     ]
 
 

@@ -19,11 +19,11 @@ from repot.errors import RepotError, StoreMisconfigured, StoreRefused, StoreUnre
 from repot.rollout.observations import Observations
 from repot.rollout.store import ControllerStore
 from repot.routing.beat_lease import BeatLease, beat_holder
-from repot.routing.choice import Side
 from repot.routing.database_rows import Rows
 from repot.routing.database_store import DatabaseRolloutStore
 from repot.routing.record import Change, RolloutRecords
 from repot.routing.revoked import RevokedIds
+from repot.routing.side import Side
 from repot.routing.store import LEASE
 from repot.routing.synthetic import SyntheticTask, SyntheticTasks
 from repot.routing.tally import Tally, WorkerState

@@ -11,7 +11,7 @@ import pytest
 from repot.config import ExplicitSettings
 from repot.rollout.phases import Plan
 from repot.rollout.rollout import Rollout, open_rollout
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.routing.synthetic import Sent, SyntheticTask
 from support.moves import declare
 

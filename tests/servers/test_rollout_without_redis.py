@@ -19,7 +19,7 @@ from repot.errors import StoreMisconfigured, StoreRefused, StoreUnreachable
 from repot.rollout import side_watch
 from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import open_rollout
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.testbed import LOOPBACK, ReapedProcess, free_port
 from repot.waiting import wait_until
 from support.databases import PASSWORD

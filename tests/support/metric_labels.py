@@ -12,7 +12,7 @@ from repot.healthcheck.probe_result import WorkerState
 from repot.idempotency.guard_events import GuardEvent
 from repot.rollout.judge import Verdict
 from repot.rollout.phases import Phase
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.submission.submission_events import SubmissionOutcome
 from repot.worker.cost import CostKind
 from repot.worker.task_outcomes import OTHER

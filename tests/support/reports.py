@@ -12,7 +12,7 @@ from uuid import uuid4
 from repot.config import ExplicitSettings, WorkerSettings
 from repot.rollout.judge import Criteria
 from repot.rollout.phases import Plan
-from repot.routing.choice import Side
+from repot.routing.side import Side
 from repot.routing.tally import Reporter, WorkerState
 from repot.worker.task_outcomes import TaskDuration
 from support.moves import declare

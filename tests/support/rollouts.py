@@ -13,8 +13,8 @@ from kombu import Connection
 
 from repot.chaos.runner.workers import start_worker
 from repot.config import ExplicitSettings, Role
-from repot.routing.choice import Side, Weights
 from repot.routing.record import Change, RolloutRecords
+from repot.routing.side import Side, Weights
 from repot.waiting import wait_until
 from repot.worker.configure import configure
 from repot.worker.rollout import rollout_of

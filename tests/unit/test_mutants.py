@@ -11,7 +11,7 @@ from mutants.defects import AREAS, Defect, RottenError, kept_defects
 
 DEFECTS = kept_defects()
 ONE = Defect(
-    "routing", "another text", "repot/routing/choice.py", "_BITS = 53", "_BITS = 52", ("tests/unit/test_words.py",)
+    "routing", "another text", "repot/routing/side.py", "_BITS = 53", "_BITS = 52", ("tests/unit/test_words.py",)
 )
 
 

@@ -12,9 +12,9 @@ from kombu import Exchange, Queue, binding
 from repot.config import delays
 from repot.routing import breaker as breaker_module
 from repot.routing.breaker import FIRST_S, Breaker
-from repot.routing.choice import Side
 from repot.routing.counters import Counters, SideCounts
 from repot.routing.destination import only_queue_at
+from repot.routing.side import Side
 
 
 class Clock:

@@ -13,10 +13,10 @@ from kombu.exceptions import OperationalError
 
 from repot.brokers.headers import ROLLOUT_HEADER
 from repot.routing import sender as sender_module
-from repot.routing.choice import Side, Weights, chosen
 from repot.routing.once import NotSent
 from repot.routing.record import RolloutRecord
 from repot.routing.sender import RolloutSender
+from repot.routing.side import Side, Weights, side_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,9 +174,9 @@ def test_tasks_of_one_root_go_to_one_side(once: Once) -> None:
     once.is_sent = True
     made = Application(Side.SOURCE, replace(ALL_TO_SOURCE, weights=Weights(0.5)))
     roots = [f"root-{number}" for number in range(20)]
-    assert [chosen(NAME, one, 0.5) for one in roots] == [made.send(root_id=one) for one in roots]
+    assert [side_of(NAME, one, 0.5) for one in roots] == [made.send(root_id=one) for one in roots]
     ids = [f"id-{number}" for number in range(20)]
-    assert [chosen(NAME, one, 0.5) for one in ids] == [made.send(task_id=one) for one in ids]
+    assert [side_of(NAME, one, 0.5) for one in ids] == [made.send(task_id=one) for one in ids]
 
 
 def test_a_task_s_weight_decides_before_the_default(once: Once) -> None:

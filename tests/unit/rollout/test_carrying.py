@@ -13,7 +13,7 @@ from repot.errors import BrokerUnreachable
 from repot.migrate.addresses import Address
 from repot.rollout import carrying as carrying_module
 from repot.rollout.carrying import Carrying
-from repot.routing.choice import Side
+from repot.routing.side import Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,9 +16,9 @@ from repot.rollout.controller import Controller
 from repot.rollout.observations import Observations
 from repot.rollout.phases import Observed, Phase, Plan
 from repot.rollout.store import ControllerStore
-from repot.routing.choice import Side, Weights
 from repot.routing.database_store import DatabaseRolloutStore
 from repot.routing.record import Change, RolloutRecords
+from repot.routing.side import Side, Weights
 from repot.routing.tally import Tally
 from support.databases import with_tables
 

@@ -13,9 +13,9 @@ from repot.rollout.emptying import Emptying
 from repot.rollout.phases import Observed, Phase, Plan
 from repot.rollout.store import ControllerStore
 from repot.rollout.watch import Watch
-from repot.routing.choice import Side, Weights
 from repot.routing.database_store import DatabaseRolloutStore
 from repot.routing.record import RolloutRecord
+from repot.routing.side import Side, Weights
 from repot.routing.tally import WorkerState
 from support.databases import with_tables
 

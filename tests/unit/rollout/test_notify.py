@@ -17,9 +17,9 @@ from repot.rollout import notify
 from repot.rollout.notify import Notifier
 from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import Rollout, open_rollout
-from repot.routing.choice import Weights
 from repot.routing.looks import LastLook
 from repot.routing.record import Change
+from repot.routing.side import Weights
 from repot.testbed import LOOPBACK
 from repot.waiting import wait_until
 from support.databases import with_tables

@@ -11,9 +11,9 @@ from repot.errors import RecordUnreadable
 from repot.rollout.judge import Criteria, Finding, Judgement, Verdict
 from repot.rollout.phases import CONTROLLER, Observed, Phase, Plan, abort, next_change, promote
 from repot.rollout.steps import waiting_step
-from repot.routing.choice import Weights
 from repot.routing.looks import LastLook
 from repot.routing.record import RolloutRecord
+from repot.routing.side import Weights
 
 PLAN = Plan(steps=(0.01, 0.5, 1.0), bake_s=60, patience_s=600, queues=("orders",))
 PASSED = Judgement((Finding("samples", Verdict.PASS, "enough"), Finding("failed", Verdict.PASS, "failed: 0 of 100")))

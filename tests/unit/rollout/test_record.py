@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from repot.errors import RecordUnreadable
-from repot.routing.choice import Weights
 from repot.routing.record import Change, RolloutRecords
+from repot.routing.side import Weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

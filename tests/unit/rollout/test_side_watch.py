@@ -8,7 +8,7 @@ from repot.brokers.port import Depth
 from repot.errors import BrokerUnreachable, DepthUnknown
 from repot.rollout import side_watch as side_watch_module
 from repot.rollout.side_watch import SideWatch
-from repot.routing.choice import Side
+from repot.routing.side import Side
 
 LAG_S = 6.0
 

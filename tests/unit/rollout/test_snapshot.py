@@ -13,8 +13,8 @@ from repot.rollout.phases import Observed, Phase, Plan
 from repot.rollout.rollout import Rollout, open_rollout
 from repot.rollout.snapshot import MOST_TASKS, snapshot
 from repot.rollout.steps import counts_at_step
-from repot.routing.choice import Side, Weights
 from repot.routing.record import Change
+from repot.routing.side import Side, Weights
 from support.databases import with_tables
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repot.brokers.headers import ROLLOUT_HEADER, RolloutStamp
-from repot.routing.choice import Side, Weights, chosen, position
+from repot.routing.side import Side, Weights, position, side_of
 
 ROOTS = st.uuids().map(str) | st.text()
 WEIGHTS = st.floats(0, 1)
@@ -21,12 +21,12 @@ WEIGHTS = st.floats(0, 1)
 @given(ROOTS, WEIGHTS, WEIGHTS)
 def test_raising_the_weight_never_takes_a_root_id_back(root: str, one: float, other: float) -> None:
     lower, higher = sorted((one, other))
-    assert not (chosen("r", root, lower) is Side.TARGET and chosen("r", root, higher) is Side.SOURCE)
+    assert not (side_of("r", root, lower) is Side.TARGET and side_of("r", root, higher) is Side.SOURCE)
 
 
 @given(ROOTS)
 def test_nothing_goes_to_the_target_at_weight_0_and_all_at_weight_1(root: str) -> None:
-    assert (chosen("r", root, 0), chosen("r", root, 1)) == (Side.SOURCE, Side.TARGET)
+    assert (side_of("r", root, 0), side_of("r", root, 1)) == (Side.SOURCE, Side.TARGET)
 
 
 @given(ROOTS, st.text())
@@ -39,7 +39,7 @@ def test_every_process_and_version_chooses_alike() -> None:
     expected = [0.7189, 0.7267, 0.7863]
     roots = ["a", "0d9b6a2e-8f0c-4b34-9f5e-3d0b7d1a8a11", "\N{SNOWMAN}"]
     assert expected == [round(position("shop", root), 4) for root in roots]
-    code = f"from repot.routing.choice import position; print([round(position('shop', r), 4) for r in {roots!r}])"
+    code = f"from repot.routing.side import position; print([round(position('shop', r), 4) for r in {roots!r}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert str(expected) == done.stdout.strip()
 
@@ -49,7 +49,7 @@ def test_the_share_is_the_weight(weight: float) -> None:
     """Within three standard deviations of a binomial distribution, for three rollouts that choose independently."""
     number = 20_000
     for rollout in ("a", "b", "c"):
-        sent = sum(chosen(rollout, str(UUID(int=n)), weight) is Side.TARGET for n in range(number))
+        sent = sum(side_of(rollout, str(UUID(int=n)), weight) is Side.TARGET for n in range(number))
         assert abs(sent - number * weight) <= 3 * sqrt(number * weight * (1 - weight))
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 
 
-def chosen(
+def redis_or_database(
     settings: WorkerSettings, on_redis: Callable[[WorkerSettings], S], in_database: Callable[[WorkerSettings], S]
 ) -> S:
     """Return what one of the two makes of the settings; `in_database` imports what needs SQLAlchemy.

@@ -65,7 +65,7 @@ def position(rollout: str, root: str) -> float:
     return float((int.from_bytes(digest) >> 64 - _BITS) / 2**_BITS)
 
 
-def chosen(rollout: str, root: str, weight: float) -> Side:
+def side_of(rollout: str, root: str, weight: float) -> Side:
     """Return the side of a root id: raising the weight moves root ids to the target, and none back."""
     if weight in (0, 1):
         # as the position says; a send before and after a rollout need not compute it
