@@ -234,7 +234,7 @@ def test_a_worker_whose_ack_failed_takes_more_tasks(more: Campaign, cell: Cell, 
         # through
         (case,) = (one for one in MORE if one.cell == cell)
         (result,) = campaign.run(replace(SMOKE, cases=(case,)), jobs=1, progress=Silence()).results
-    assert any(notice in one.text for one in result.notices)
+    assert any(notice in one.text for one in result.notices), (result.verdict, result.notices)
     assert WorkerOutcome.CONSUMES is result.verdict.worker
 
 
