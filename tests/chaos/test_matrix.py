@@ -227,11 +227,11 @@ def test_an_effect_in_a_transaction_is_repeated_or_done_and_waits_for_no_person(
 def test_a_worker_whose_ack_failed_takes_more_tasks(more: Campaign, cell: Cell, notice: str) -> None:
     """On Redis kombu itself counts unacknowledged messages."""
     (result,) = (one for one in more.results if one.cell == cell)
-    for _ in range(2):
+    for _ in range(4):
         if result.verdict.task is not Verdict.OK:
             break
-        # the ACK arrived: while the renewal of a claim had the connection, it opened another one, which a firewall lets
-        # through
+        # the ACK arrived by a new connection, which a firewall lets through: the renewal of a claim had the old one, or
+        # on a busy machine that was idle for so long that redis-py looked whether it lives
         (case,) = (one for one in MORE if one.cell == cell)
         (result,) = campaign.run(replace(SMOKE, cases=(case,)), jobs=1, progress=Silence()).results
     assert any(notice in one.text for one in result.notices), (result.verdict, result.notices)
