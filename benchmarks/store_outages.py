@@ -1,6 +1,6 @@
 """Take the lease store away again and again while guarded tasks run; count the finished effects that are forgotten.
 
-    python benchmarks/store_outages.py [--faults 400] [--long 3] [--store redis|postgresql] [--seed 1]
+    python benchmarks/store_outages.py [--faults 400] [--long 3] [--minutes 90] [--store redis|postgresql] [--seed 1]
                                        [--kinds losing,cut,...]
 
 Starts private servers and two workers with a pool of threads, whose link to the lease store leads through Toxiproxy.
@@ -214,11 +214,13 @@ class Storm:
         self.killed: dict[int, float] = {}
         self.done: Counter[str] = Counter()
 
-    def rage(self, faults: int, long: int, kinds: list[str], seed: int) -> None:
-        """Take the store away, or a worker, so often."""
+    def rage(self, faults: int, long: int, kinds: list[str], seed: int, ends_at: float) -> int:
+        """Take the store away, or a worker, so often, or until an instant; return how often."""
         chance = random.Random(seed)  # noqa: S311 - which fault comes when
         lasting = set(chance.sample(range(faults), min(long, faults)))
         for number in range(faults):
+            if monotonic() > ends_at:
+                return number
             kind = chance.choices(kinds, [_WEIGHTS[one] for one in kinds])[0]
             lasts_s = self._lease_s * chance.uniform(*_SHARES)
             if number in lasting:
@@ -230,6 +232,7 @@ class Storm:
             Event().wait(chance.uniform(*_PAUSES_S))
             if not (number + 1) % 50:
                 print(f"{number + 1} faults: {dict(self.done)}", file=sys.stderr, flush=True)
+        return faults
 
     @contextmanager
     def _losing(self, _: random.Random) -> Iterator[None]:
@@ -348,6 +351,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=400)
     parser.add_argument("--long", type=int, default=3, help="how many of them last 90 s")
+    parser.add_argument("--minutes", type=float, default=90, help="end then, and judge what happened so far")
     parser.add_argument("--store", choices=["redis", "postgresql"], default="redis")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", default=",".join(_WEIGHTS), help="faults, with commas between them")
@@ -359,11 +363,13 @@ def main() -> None:
         storm = Storm(given.store, stack)
         client, begun = Client(storm.shop, given.seed), monotonic()
         with client:
-            storm.rage(given.faults, given.long, given.kinds.split(","), given.seed)
+            faults = storm.rage(
+                given.faults, given.long, given.kinds.split(","), given.seed, begun + 60 * given.minutes
+            )
         client.settle()
         client.send_all_again()
         client.settle()
-        print(f"{given.store}, {given.faults} faults: {dict(storm.done)} in {monotonic() - begun:.0f} s")
+        print(f"{given.store}, {faults} faults: {dict(storm.done)} in {monotonic() - begun:.0f} s")
         is_right = account(client, storm)
     sys.exit(not is_right)
 
