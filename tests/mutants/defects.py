@@ -45,7 +45,7 @@ class Defect:
         """Return the text of the file with the defect.
 
         Raises:
-            RottenError: the file, its text or a file of tests is not there, or the text is there several times.
+            RottenError: the file, its text or one of its tests is not there, or the text is there several times.
         """
         path = root / self.file
         if not path.is_file():
@@ -55,10 +55,17 @@ class Defect:
         if (times := text.count(self.old)) != 1 or self.old == self.new:
             message = f"{self.name}: the old text stands {times} times in {self.file}, and must stand there once"
             raise RottenError(message)
-        if missing := [one for one in self.tests if not (root / one.partition("::")[0]).is_file()]:
-            message = f"{self.name}: there is no file of the tests {', '.join(missing)}"
+        if missing := [one for one in self.tests if not _is_there(one, root)]:
+            message = f"{self.name}: there is no test {', '.join(missing)}"
             raise RottenError(message)
         return text.replace(self.old, self.new)
+
+
+def _is_there(test: str, root: Path) -> bool:
+    """Return whether a file of tests is there, with the function that a node id names."""
+    file, _, function = test.partition("[")[0].partition("::")
+    path = root / file
+    return path.is_file() and (not function or f"def {function}(" in path.read_text())
 
 
 def kept_defects() -> list[Defect]:

@@ -17,7 +17,7 @@ ONE = Defect(
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda one: one.name)
 def test_each_can_be_planted(defect: Defect) -> None:
-    """Its text stands once in its file, and its files of tests are there."""
+    """Its text stands once in its file, and its tests are there."""
     text = defect.planted()
     if defect.file.endswith(".py"):
         # one that cannot be imported is noticed by any test
@@ -39,7 +39,11 @@ def test_there_are_enough_in_every_area() -> None:
         ({"old": "_BITS"}, "the old text stands"),
         ({"new": "_BITS = 53"}, "must stand there once"),
         ({"file": "repot/gone.py"}, "there is no file repot/gone.py"),
-        ({"tests": ("tests/unit/test_gone.py::test_it",)}, "there is no file of the tests"),
+        ({"tests": ("tests/unit/test_gone.py::test_it",)}, "there is no test tests/unit/test_gone.py"),
+        (
+            {"tests": ("tests/unit/test_words.py::test_gone[1]",)},
+            "there is no test tests/unit/test_words.py::test_gone",
+        ),
     ],
 )
 def test_an_entry_that_has_rotted_is_named(changes: dict[str, object], text: str) -> None:
