@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from repot.errors import FactUnknown
+from repot.upstream.point import release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -179,10 +180,5 @@ class RabbitFacts:
 
 def release_of(version: str) -> tuple[int, int]:
     """Return the major and minor number of a version such as `4.0.5`."""
-    major, minor, *_ = (*numbers_of(version), 0, 0)
+    major, minor, *_ = (*release(version), 0, 0)
     return major, minor
-
-
-def numbers_of(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version such as `4.0.5`, in order; none of an empty one."""
-    return tuple(int(number) for number in re.findall(r"\d+", version))

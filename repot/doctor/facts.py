@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from repot.brokers.facts import RabbitFacts, RedisFacts, Unknown, known, numbers_of
+from repot.brokers.facts import RabbitFacts, RedisFacts, Unknown, known
 from repot.config.capabilities import FAILOVER_OPTIONS, Capabilities, all_transport_options, capabilities_of
 from repot.config.delays import LEVELS
 from repot.config.redis import ATOMIC_CLAIM, DEFAULT_CLAIM_LEASE_S
 from repot.doctor.durations import seconds
 from repot.errors import FactUnknown
+from repot.upstream.point import release
 from repot.worker.effective_config import CELERY_DEFAULT
 
 if TYPE_CHECKING:
@@ -594,7 +595,7 @@ class Facts:
 
     def has_version(self, library: str, *at_least: int) -> bool:
         """Return whether a library has at least this version."""
-        return numbers_of(getattr(self.versions, library))[: len(at_least)] >= at_least
+        return release(getattr(self.versions, library)) >= at_least
 
     def set_by_policy(self, queue: QueueFacts, setting: str) -> list[Any]:
         """Return the values that the broker's policies set for a queue, strongest first.

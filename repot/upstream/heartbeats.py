@@ -51,13 +51,6 @@ POINTS = (
         _BREAKS,
         contains=("return self.on_apply(target, args, kwargs,",),
     ),
-    Point(
-        "celery.worker.worker:WorkController.wait_for_soft_shutdown",
-        Failure.SILENT,
-        "A task that ends in a soft shutdown longer than two heartbeats runs again on RabbitMQ.",
-        "(self)",
-        since="5.5",
-    ),
 )
 
 #: Heartbeats in the time in which the server expects one.
@@ -73,7 +66,8 @@ class Heartbeats:
         self._lock = RLock()
         self._connections: list[Any] = []
         self._blocks = 0
-        self._ended: Event | None = None
+        self._has_thread = False
+        self._ended = Event()
 
     def keep(self, connections: Iterable[Any]) -> None:
         """Keep these connections of kombu's from now on, and no others."""
@@ -81,27 +75,18 @@ class Heartbeats:
             self._connections = [one.connection for one in connections if one.get_heartbeat_interval()]
             for connection in self._connections:
                 connection.frame_writer = self._locked(connection.frame_writer)
-        if self._connections and self._ended is None:
-            self._ended = Event()
+        if self._connections and not self._has_thread:
             start(self._run, "repot heartbeats")
+            self._has_thread = True
 
     def end(self) -> None:
         """Keep no connection any more, and end the thread."""
         self.keep(())
-        if self._ended is not None:
-            self._ended.set()
-
-    def while_blocked(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that calls `call`, which blocks the event loop."""
-
-        def call_while_blocked(*args: object, **options: object) -> object:
-            with self._blocked():
-                return call(*args, **options)
-
-        return call_while_blocked
+        self._ended.set()
 
     @contextmanager
-    def _blocked(self) -> Iterator[None]:
+    def blocked(self) -> Iterator[None]:
+        """Send heartbeats in a `with`, or in a call of a function that this decorates: it blocks the event loop."""
         with self._lock:
             self._blocks += 1
         try:
@@ -118,8 +103,7 @@ class Heartbeats:
         return write_alone
 
     def _run(self) -> None:
-        ended = self._ended
-        while ended is not None and not ended.wait(self._send()):
+        while not self._ended.wait(self._send()):
             pass
 
     def _send(self) -> float:

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 _BREAKS = "A worker in its soft shutdown looks like one that still takes tasks."
 
 POINTS = (
-    Point("celery.worker.worker:WorkController.wait_for_soft_shutdown", Failure.LOUD, _BREAKS, "(self)", since="5.5"),
+    Point(
+        "celery.worker.worker:WorkController.wait_for_soft_shutdown",
+        Failure.LOUD,
+        f"{_BREAKS} A task that ends in one longer than two heartbeats runs again on RabbitMQ.",
+        "(self)",
+        since="5.5",
+    ),
     Point(
         "celery.apps.worker:on_cold_shutdown",
         Failure.SILENT,
@@ -32,12 +38,18 @@ def before_soft_shutdown(worker: Any, call: Callable[[], None]) -> None:
 
     Celery 5.4 has no soft shutdown: there it is not called.
     """
-    wait = getattr(worker, "wait_for_soft_shutdown", None)
-    if wait is None:
-        return
 
-    def call_and_wait() -> None:
-        call()
-        wait()
+    def after_call(wait: Callable[[], None]) -> Callable[[], None]:
+        def call_and_wait() -> None:
+            call()
+            wait()
 
-    worker.wait_for_soft_shutdown = call_and_wait
+        return call_and_wait
+
+    wrap_soft_shutdown(worker, after_call)
+
+
+def wrap_soft_shutdown(worker: Any, wrap: Callable[[Callable[[], None]], Callable[[], None]]) -> None:
+    """Let `wrap(wait)` wait in a worker's soft shutdown, which Celery 5.4 does not have."""
+    if wait := getattr(worker, "wait_for_soft_shutdown", None):
+        worker.wait_for_soft_shutdown = wrap(wait)

@@ -7,6 +7,7 @@ from typing import Any
 from celery import bootsteps
 
 from repot.upstream.heartbeats import Heartbeats
+from repot.upstream.soft_shutdown import wrap_soft_shutdown
 from repot.upstream.worker_state import pool_kind
 from repot.worker.status_file import SOLO
 
@@ -20,12 +21,9 @@ class HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, c: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """Change the worker, and its pool if that has tasks in the event loop."""
         self._heartbeats = Heartbeats()
-        worker = c.controller
-        # Celery 5.4 has no soft shutdown
-        if hasattr(worker, "wait_for_soft_shutdown"):
-            worker.wait_for_soft_shutdown = self._heartbeats.while_blocked(worker.wait_for_soft_shutdown)
-        if pool_kind(worker) == SOLO:
-            c.pool.on_apply = self._heartbeats.while_blocked(c.pool.on_apply)
+        wrap_soft_shutdown(c.controller, self._heartbeats.blocked())
+        if pool_kind(c.controller) == SOLO:
+            c.pool.on_apply = self._heartbeats.blocked()(c.pool.on_apply)
         super().__init__(c, **options)
 
     def include_if(self, c: Any) -> bool:  # noqa: ANN401

@@ -76,6 +76,15 @@ def run(of: Submission) -> JobAttempt:
     return JobAttempt(of.id, of.tenant, of.scope, uuid4().hex)
 
 
+def overdue(store: JobStore, of: Submission) -> JobAttempt:
+    """A run of a job that is accepted now; its lease has expired."""
+    store.submit(of)
+    attempt = run(of)
+    store.start(attempt, "shop.render", SOON_S)
+    lost(store, of.id)
+    return attempt
+
+
 def lost(store: JobStore, job: str) -> None:
     """Wait until a job's lease has run out."""
 
@@ -288,10 +297,7 @@ def test_a_run_that_renews_keeps_its_scope(store: JobStore) -> None:
 def test_a_run_keeps_the_scope_of_its_expired_lease_for_a_grace(store: JobStore) -> None:
     """It can renew its lease as soon as it can reach the store; a successor would run beside it."""
     first, second = submission(), submission()
-    store.submit(first)
-    alive = run(first)
-    store.start(alive, "shop.render", SOON_S)
-    lost(store, first.id)
+    alive = overdue(store, first)
     refused = store.submit(replace(second, grace_s=LONG_S))
     assert ("conflict", first.id) == (refused.result, refused.job and refused.job.id)
     # another delivery of its own message
@@ -304,10 +310,7 @@ def test_a_job_that_waits_is_not_superseded_by_a_run_that_may_be_dead(store: Job
     first, second = submission(), submission(lease_s=SOON_S)
     store.submit(second)
     lost(store, second.id)
-    store.submit(first)
-    dead = run(first)
-    store.start(dead, "shop.render", SOON_S)
-    lost(store, first.id)
+    overdue(store, first)
     assert store.start(run(second), "shop.render", LONG_S, LONG_S).result == "busy"
     assert store.start(run(second), "shop.render", LONG_S).result == "started"
 
@@ -326,10 +329,7 @@ def test_only_a_run_has_a_grace(store: JobStore) -> None:
 def test_a_late_end_of_a_job_leaves_its_successors_scope_alone(store: JobStore) -> None:
     """The flaw of a clear by scope, without comparing whose it is."""
     first, second = submission(), submission()
-    store.submit(first)
-    late = run(first)
-    store.start(late, "shop.render", SOON_S)
-    lost(store, first.id)
+    late = overdue(store, first)
     store.submit(second)
     assert store.renew(late, LONG_S) == "lost"
     assert store.finish(late, Status.SUCCEEDED) == "succeeded"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from repot.chaos.report.result import Cell, CellVerdict, WorkerOutcome
 from repot.chaos.runner.verdict import Verdict
+from repot.upstream.point import release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,7 @@ def expectation(cell: Cell, product: str, version: str) -> tuple[CellVerdict, ..
     found = None
     best: tuple[int, ...] = ()
     for key, (profile, wanted, since) in ((key, _parsed(key)) for key in entries):
-        if profile != cell.profile or (wanted and (wanted != product or _numbers(version) < since)):
+        if profile != cell.profile or (wanted and (wanted != product or release(version)[:2] < since)):
             continue
         if found is None or since >= best:
             found, best = entries[key][cell.guard], since
@@ -99,8 +100,4 @@ def _parsed(key: str) -> tuple[str, str, tuple[int, ...]]:
     if found is None:
         message = f"expected.toml has the key {key!r}"
         raise ValueError(message)
-    return found["profile"], found["product"] or "", _numbers(found["version"] or "")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    return found["profile"], found["product"] or "", release(found["version"] or "")[:2]
