@@ -91,7 +91,7 @@ def test_a_defect_is_caught_in_this_process_and_in_those_that_tests_start(tmp_pa
 
 
 def test_what_is_not_as_the_list_says_ends_it_with_4(tmp_path: Path) -> None:
-    entries = [entry(8), entry(2, more='equivalent = "nothing sees it"'), entry(3, "tests/test_it.py::test_gone")]
+    entries = [entry(8), entry(2, more='equivalent = "nothing sees it"'), entry(3, "tests/test_it.py::test_here[gone]")]
     # it would catch each defect
     entries += [entry(9, "tests/test_red.py")]
     code, output = tried(repository(tmp_path, *entries))

@@ -57,6 +57,25 @@ def test_a_solo_worker_keeps_its_connection_during_a_task(
     assert "onnection to broker lost" not in worker.log_tail(20)
 
 
+def test_a_task_that_waited_for_its_rate_limit_keeps_the_connection(
+    rabbitmq: Server, redis: Server, opened: Callable[..., Shop]
+) -> None:
+    """A timer starts it: nothing was read since the event loop last looked, and the server's heartbeats wait."""
+    shop = opened(rabbitmq, redis, **APP)
+    worker = shop.start(1, "--pool", "solo")
+    done, ready = shop.file(), shop.file()
+    ready.touch()
+    shop.get(shop.send("paced", "before", str(ready)))
+    task = shop.send("paced", "first", str(done))
+    shop.await_effects("begun first")
+    await_missed_heartbeats(rabbitmq)
+    done.touch()
+    shop.get(task)
+    shop.get(shop.send("hold", "last", str(ready)))
+    assert len(shop.effects("begun first")) == 1
+    assert "onnection to broker lost" not in worker.log_tail(20)
+
+
 def test_a_soft_shutdown_keeps_the_connection(rabbitmq: Server, redis: Server, opened: Callable[..., Shop]) -> None:
     """A task that ended in it could not be acknowledged, and ran again."""
     shop = opened(rabbitmq, redis, **APP, soft_shutdown_timeout=12)

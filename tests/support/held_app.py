@@ -44,3 +44,9 @@ def early(task: Any, value: str, path: str) -> None:
 def limited(task: Any, value: str, path: str) -> None:
     """The same, once an hour."""
     hold_until(task, value, path)
+
+
+@app.task(bind=True, rate_limit="12/m")
+def paced(task: Any, value: str, path: str) -> None:
+    """The same, five seconds after the one before."""
+    hold_until(task, value, path)
