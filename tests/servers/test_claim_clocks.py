@@ -87,10 +87,14 @@ def test_a_living_owner_keeps_its_claim(clocked: Clocked, seconds: float) -> Non
     for ahead_s in (seconds, 0):
         clocked.let_pass(1)
         clocked.clock.set(ahead_s)
-        assert abs(clocked.now() - time() - ahead_s) < 0.3
+        before, at, after = time(), clocked.now(), time()
+        assert before - 0.01 < at - ahead_s < after + 0.01
         clocked.let_pass(1.5)
         assert clocked.client.llen(clocked.queue) == 0
-        assert abs(clocked.score(tag) - clocked.now()) < LEASE_S
+        # the clock is read first: a machine that stands still between the two makes no claim look old
+        at = clocked.now()
+        assert at - clocked.score(tag) < LEASE_S
+        assert clocked.score(tag) - clocked.now() < 0.01
     assert clocked.owner.holds(tag)
     clocked.owner.settle(tag)
     assert clocked.client.hlen("unacked") == 0
