@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -22,11 +23,20 @@ from repot.testbed import LOOPBACK
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from requests import Response
+
 #: Toxiproxy answers late where a server stood still: it waits for the connection that it is opening, whose request the
 #: kernel repeats after 1, 2, 4 s and so on, for 127 s. And before it removes a toxic it forwards the buffered bytes,
 #: which takes up to 5 s for each connection.
 _TIMEOUT_S = 130
 _SERVER_ERROR = 500
+
+#: The status with which Toxiproxy's API ends a request after 25 s (`TimeoutHandler` in its `api.go`); it goes on with
+#: the order, and another request waits for that.
+_STILL_AT_WORK = 503
+
+#: What it answers to an order that it has carried out already.
+_DONE = {"delete": exceptions.NotFound, "post": exceptions.ProxyExists}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +56,7 @@ class Proxy:
         """
         upstream = _address(upstream_host, upstream_port)
         order = {"name": name, "listen": _address(LOOPBACK, 0), "upstream": upstream, "enabled": True}
-        made = _call(server_url, "post", "/proxies", json=order)
+        made = _call(server_url, "post", "/proxies", json=order) or _call(server_url, "get", f"/proxies/{name}")
         return cls(server_url, name, int(made["listen"].rpartition(":")[2]))
 
     def enable(self, *, enabled: bool) -> None:
@@ -121,13 +131,25 @@ def _consumer(server_url: str) -> type[Any]:
 
 
 def _call(server_url: str, method: str, path: str, **order: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return the answer to an order; None if it is empty, or if only an earlier call of this order had another one."""
+    until, is_repeated = monotonic() + _TIMEOUT_S, False
+    while True:
+        try:
+            response = _answer(server_url, method, path, **order)
+        except (RequestException, exceptions.ProxyExists, exceptions.NotFound, exceptions.InvalidToxic) as error:
+            if is_repeated and isinstance(error, _DONE.get(method, ())):
+                return None
+            message = f"Toxiproxy refused {method} {path}: {error}"
+            raise ExperimentFailed(message) from error
+        if response.status_code < _SERVER_ERROR:
+            return response.json() if response.content else None
+        if response.status_code != _STILL_AT_WORK or monotonic() > until:
+            message = f"Toxiproxy failed at {method} {path}: {response.status_code} {response.text.strip()}"
+            raise ExperimentFailed(message)
+        is_repeated = True
+
+
+def _answer(server_url: str, method: str, path: str, **order: object) -> Response:
     direct = {"http": "", "https": ""}  # ignores proxies of the environment
-    try:
-        response = getattr(_consumer(server_url), method)(path, timeout=_TIMEOUT_S, proxies=direct, **order)
-    except (RequestException, exceptions.ProxyExists, exceptions.NotFound, exceptions.InvalidToxic) as error:
-        message = f"Toxiproxy refused {method} {path}: {error}"
-        raise ExperimentFailed(message) from error
-    if response.status_code >= _SERVER_ERROR:
-        message = f"Toxiproxy failed at {method} {path}: {response.status_code} {response.text.strip()}"
-        raise ExperimentFailed(message)
-    return response.json() if response.content else None
+    answer: Response = getattr(_consumer(server_url), method)(path, timeout=_TIMEOUT_S, proxies=direct, **order)
+    return answer
