@@ -130,7 +130,8 @@ def test_early_acks_lose_what_a_killed_worker_runs(directory: Path, server: Serv
     assert {"busy.py"} == {one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in results}
     done, report = ledger(directory), found.report
     assert set(done) <= found.ids()
-    assert found.ids("lost") == found.ids() - set(done)
+    # on a busy machine some may still be at the broker when the load has ended
+    assert found.ids("lost", "left") == found.ids() - set(done)
     assert report["ledger"] == "cat ledger"
     noted_twice = {task for task, often in done.items() if often > 1}
     assert noted_twice <= found.ids("duplicated")
