@@ -135,7 +135,7 @@ def test_a_run_that_outlives_an_outage_renews_its_lease(two: Processes, key: Fin
     for one in (two.first, two.other):
         one.find()
     wait_until(lambda: two.state_of(key) is State.RUNNING, within_s=30, what="the lease is renewed", poll_s=0.05)
-    assert lease.is_held
+    wait_until(lambda: lease.is_held, within_s=5, what="its owner has the answer")
     assert isinstance(two.other.acquire(key), Running)
     two.first.guard.finish(lease, two.first.guard.done(Policy(), 1))
     assert two.state_of(key) is State.DONE
