@@ -113,15 +113,15 @@ def test_early_acks_lose_what_a_killed_worker_runs(directory: Path, server: Serv
     faults = ("--fault", "killed-running", "--faults-every", "1s", "--ledger", "cat ledger")
     forms = ("--junit", "junit.xml", "--sarif", "load.sarif")
     profile = "amqp-stock" if server else "redis-stock"
-    # on a busy machine the only kill of a load may come before its worker runs anything, or before an early ACK arrives
+    # on a busy machine the only kill of a load may come before its worker runs anything, or before an ACK arrives;
+    # and a task may still be at the broker when the load has ended
     for seed in range(3):
         (directory / "ledger").unlink(missing_ok=True)
         found = Load(directory, profile, *tasks, *faults, *forms, "--seed", str(seed), server=server)
         assert found.code in (0, 4), found.said
-        if found.ids("lost"):
+        if found.report["sums"]["load"].get("lost") and not found.ids("left"):
             break
-    assert found.ids("lost"), found.said
-    assert found.code == 4
+    assert found.code == 4, found.said
     cases = ET.parse(directory / "junit.xml").iter("testcase")  # noqa: S314 - our own
     (sent,) = (one for one in cases if one.get("classname") == "repot.chaos.load.sent")
     assert sent.get("name") == "busy.plain"
@@ -130,9 +130,9 @@ def test_early_acks_lose_what_a_killed_worker_runs(directory: Path, server: Serv
     assert {"busy.py"} == {one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in results}
     done, report = ledger(directory), found.report
     assert set(done) <= found.ids()
-    # on a busy machine some may still be at the broker when the load has ended
-    assert found.ids("lost", "left") == found.ids() - set(done)
+    assert found.ids("lost") == found.ids() - set(done)
     assert report["ledger"] == "cat ledger"
+    assert report["sums"]["load"]["lost"] >= 1
     noted_twice = {task for task, often in done.items() if often > 1}
     assert noted_twice <= found.ids("duplicated")
     # a run whose early ACK was on its way when its worker was killed begins again, and sends a second mail

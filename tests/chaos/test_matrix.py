@@ -230,8 +230,8 @@ def test_a_worker_whose_ack_failed_takes_more_tasks(more: Campaign, cell: Cell, 
         if any(notice in one.text for one in result.notices):
             break
         # the ACK arrived by a new connection, which a firewall lets through: the renewal of a claim had the old one, or
-        # on a busy machine that was idle for so long that redis-py looked whether it lives. Or the machine was so busy
-        # that the lease of the claim ran out before the fault, and the message was handed out again
+        # on a busy machine that was idle for so long that redis-py looked whether it lives. Or a worker that is slow
+        # enough found its connection lost before it tried to send the ACK
         (case,) = (one for one in MORE if one.cell == cell)
         (result,) = campaign.run(replace(SMOKE, cases=(case,)), jobs=1, progress=Silence()).results
     assert any(notice in one.text for one in result.notices), (result.verdict, result.notices)

@@ -13,7 +13,7 @@ from repot.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from repot.testbed import Server
+    from repot.testbed import ReapedProcess, Server
     from support.shop import Shop
 
 #: Seconds; RabbitMQ closes a connection that is silent for two to three of them.
@@ -38,17 +38,12 @@ def await_missed_heartbeats(server: Server) -> None:
     wait_until(is_closed, within_s=60, what="RabbitMQ closes a silent connection")
 
 
-@pytest.mark.parametrize("options", [(), ("--without-gossip", "--without-mingle", "--task-events")])
-def test_a_solo_worker_keeps_its_connection_during_a_task(
-    rabbitmq: Server, redis: Server, opened: Callable[..., Shop], options: tuple[str, ...]
-) -> None:
-    """Its task ran where it was delivered again, and again without end."""
-    shop = opened(rabbitmq, redis, **APP)
-    worker = shop.start(1, "--pool", "solo", *options)
+def outlast_heartbeats(shop: Shop, worker: ReapedProcess, server: Server, name: str) -> None:
+    """Let a task run until RabbitMQ would have closed the connection; it has run once, on the same one."""
     done = shop.file()
-    first = shop.send("hold", "first", str(done))
+    first = shop.send(name, "first", str(done))
     shop.await_effects("begun first")
-    await_missed_heartbeats(rabbitmq)
+    await_missed_heartbeats(server)
     done.touch()
     shop.get(first)
     # behind all that was delivered again
@@ -57,23 +52,26 @@ def test_a_solo_worker_keeps_its_connection_during_a_task(
     assert "onnection to broker lost" not in worker.log_tail(20)
 
 
+@pytest.mark.parametrize("options", [(), ("--without-gossip", "--without-mingle", "--task-events")])
+def test_a_solo_worker_keeps_its_connection_during_a_task(
+    rabbitmq: Server, redis: Server, opened: Callable[..., Shop], options: tuple[str, ...]
+) -> None:
+    """Its task ran where it was delivered again, and again without end."""
+    shop = opened(rabbitmq, redis, **APP)
+    worker = shop.start(1, "--pool", "solo", *options)
+    outlast_heartbeats(shop, worker, rabbitmq, "hold")
+
+
 def test_a_task_that_waited_for_its_rate_limit_keeps_the_connection(
     rabbitmq: Server, redis: Server, opened: Callable[..., Shop]
 ) -> None:
     """A timer starts it: nothing was read since the event loop last looked, and the server's heartbeats wait."""
     shop = opened(rabbitmq, redis, **APP)
     worker = shop.start(1, "--pool", "solo")
-    done, ready = shop.file(), shop.file()
+    ready = shop.file()
     ready.touch()
     shop.get(shop.send("paced", "before", str(ready)))
-    task = shop.send("paced", "first", str(done))
-    shop.await_effects("begun first")
-    await_missed_heartbeats(rabbitmq)
-    done.touch()
-    shop.get(task)
-    shop.get(shop.send("hold", "last", str(ready)))
-    assert len(shop.effects("begun first")) == 1
-    assert "onnection to broker lost" not in worker.log_tail(20)
+    outlast_heartbeats(shop, worker, rabbitmq, "paced")
 
 
 def test_a_soft_shutdown_keeps_the_connection(rabbitmq: Server, redis: Server, opened: Callable[..., Shop]) -> None:

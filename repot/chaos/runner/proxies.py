@@ -131,7 +131,7 @@ def _consumer(server_url: str) -> type[Any]:
 
 
 def _call(server_url: str, method: str, path: str, **order: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return the answer to an order; None if it is empty, or if only an earlier call of this order had another one."""
+    """Return the answer to an order; None if it is empty, or if an earlier request has carried the order out."""
     until, is_repeated = monotonic() + _TIMEOUT_S, False
     while True:
         try:
