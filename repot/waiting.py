@@ -28,8 +28,12 @@ spread = SystemRandom().uniform
 def stop_on_signal(stop: Event) -> Iterator[None]:
     """Set `stop` on SIGINT and SIGTERM, in the main thread; restore the old handlers afterwards.
 
-    The second signal already restores them, so a third one ends the process at once.
+    The second signal already restores them, so a third one ends the process at once. Outside of the main thread, which
+    signals reach, nothing is done.
     """
+    if current_thread() is not main_thread():
+        yield
+        return
     has_asked = False
 
     def ask(*_: object) -> None:

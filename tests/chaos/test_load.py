@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from repot.testbed import Server
 
 #: One process runs these campaigns, and two run the others: each uses every processor.
-pytestmark = pytest.mark.xdist_group("campaigns of applications")
+pytestmark = pytest.mark.xdist_group("campaigns of loads")
 
 #: Each run that comes to its end writes the id of its task, so that the ledger says what was done and how often.
 APP = """

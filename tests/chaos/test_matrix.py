@@ -14,13 +14,14 @@ from celery import signals
 from repot.chaos.demo import cases as demo_cases
 from repot.chaos.report import files
 from repot.chaos.report.files import as_json, as_junit, as_markdown
-from repot.chaos.report.result import Cell, CellVerdict, WorkerOutcome
+from repot.chaos.report.result import Cell, CellVerdict, Result, WorkerOutcome
 from repot.chaos.runner import campaign, planning
 from repot.chaos.runner.target_task import Target
 from repot.chaos.runner.verdict import Verdict
 from repot.chaos.scenarios.profiles import SCALED
 from repot.errors import CheckFailed, ExperimentFailed, Interrupted
 from support.commands import start
+from support.running_campaign import Silence, running
 from support.schemas import check
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from repot.chaos.report.result import Campaign, Result, Unmeasured
+    from repot.chaos.report.result import Campaign
     from repot.chaos.runner.case import Case
+    from support.running_campaign import RunningCampaign
 
 #: One process runs all of them: each uses every processor.
 pytestmark = pytest.mark.xdist_group("matrix")
@@ -54,19 +56,8 @@ MORE = (
 
 #: Cells that the demo runs.
 DEMO = {case.cell for half in (0, 1) for case in demo_cases(half)}
-
-
-class Silence:
-    """Progress that is not shown."""
-
-    def serves(self, product: str, version: str, variable: str, url: str) -> None:
-        """Do nothing."""
-
-    def step(self, case: Case, text: str) -> None:
-        """Do nothing."""
-
-    def result(self, result: Result | Unmeasured) -> None:
-        """Do nothing."""
+#: The others first: their results come one by one, those of the demo at its end.
+IN_ORDER = tuple(sorted(SMOKE.cases, key=lambda case: case.cell in DEMO))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +83,12 @@ def running_demo(demo_directory: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture(scope="module")
-def smoke_without_demo(running_demo: subprocess.Popen[str]) -> Campaign:
+def smoke_without_demo(running_demo: subprocess.Popen[str]) -> Iterator[RunningCampaign]:
     """Run what the demo does not run, while it runs."""
     assert running_demo.poll() is None
-    cases = tuple(case for case in SMOKE.cases if case.cell not in DEMO)
-    return campaign.run(replace(SMOKE, cases=cases), jobs=6, progress=Silence())
+    cases = tuple(case for case in IN_ORDER if case.cell not in DEMO)
+    with running(replace(SMOKE, cases=cases), jobs=6) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -110,23 +102,30 @@ def demo(demo_directory: Path, running_demo: subprocess.Popen[str]) -> Demo:
 
 
 @pytest.fixture(scope="module")
-def smoke(smoke_without_demo: Campaign, demo: Demo) -> Campaign:
+def smoke(smoke_without_demo: RunningCampaign, demo: Demo) -> Campaign:
     cells = {case.cell for case in SMOKE.cases}
     shared = tuple(result for result in demo.campaign.results if result.cell in cells)
-    return replace(smoke_without_demo, results=(*smoke_without_demo.results, *shared))
+    found = smoke_without_demo.wait()
+    return replace(found, results=(*found.results, *shared))
 
 
 @pytest.fixture(scope="module")
-def more() -> Campaign:
+def more() -> Iterator[RunningCampaign]:
     """Run what the selection has not. A test of it that is repeated alone needs no other campaign before it."""
-    found = campaign.run(replace(SMOKE, cases=MORE), jobs=4, progress=Silence())
-    campaign.require_expected(found)
-    return found
+    with running(replace(SMOKE, cases=MORE), jobs=4) as found:
+        yield found
 
 
-def find(smoke: Campaign, scenario: str, profile: str, *, guard: bool) -> Result:
+def find(campaign: Campaign, scenario: str, profile: str, *, guard: bool) -> Result:
     cell = Cell(scenario, profile, guard)
-    return next(result for result in smoke.results if result.cell == cell)
+    return next(result for result in campaign.results if result.cell == cell)
+
+
+def measured(running: RunningCampaign, cell: Cell) -> Result:
+    """Wait for a result."""
+    result = running.wait_for(cell)
+    assert isinstance(result, Result), result.why
+    return result
 
 
 def what_happened(result: Result) -> str:
@@ -136,10 +135,17 @@ def what_happened(result: Result) -> str:
     return "\n".join((*windows, *(f"{one.at:.2f} s: {one.text}" for one in result.notices), *tasks))
 
 
-@pytest.mark.parametrize("case", SMOKE.cases, ids=lambda case: case.cell.name)
-def test_the_verdict_is_the_expected_one(smoke: Campaign, case: Case) -> None:
-    assert [one.why for one in smoke.unmeasured if one.cell == case.cell] == []
-    result = find(smoke, case.scenario.name, case.profile.name, guard=case.guard)
+@pytest.fixture
+def result(case: Case, smoke_without_demo: RunningCampaign, request: pytest.FixtureRequest) -> Result:
+    """Wait for the result of this case alone, or for the end of the demo that has it."""
+    if case.cell not in DEMO:
+        return measured(smoke_without_demo, case.cell)
+    demo: Demo = request.getfixturevalue("demo")
+    return find(demo.campaign, case.scenario.name, case.profile.name, guard=case.guard)
+
+
+@pytest.mark.parametrize("case", IN_ORDER, ids=lambda case: case.cell.name)
+def test_the_verdict_is_the_expected_one(result: Result) -> None:
     assert str(result.expected) == str(result.verdict), what_happened(result)
     assert result.as_expected
     assert result.left == ""
@@ -207,12 +213,14 @@ def test_a_fault_can_be_moved_to_another_phase() -> None:
     assert effect.at < window.begun <= window.ended < run.ended
 
 
-def test_an_effect_in_a_transaction_is_repeated_or_done_and_waits_for_no_person(more: Campaign) -> None:
+@pytest.mark.parametrize("case", IN_A_TRANSACTION, ids=lambda case: case.cell.name)
+def test_an_effect_in_a_transaction_is_repeated_or_done_and_waits_for_no_person(
+    more: RunningCampaign, case: Case
+) -> None:
     """Killed before the commit, nothing of the effect stays; killed after it, the outcome is known."""
-    found = [one for one in more.results if one.cell.profile.endswith("-database")]
-    assert len(IN_A_TRANSACTION) == len(found)
-    assert {one.verdict.task for one in found} == {Verdict.REDELIVERED}
-    assert {len(one.task_under_test.history.effects) for one in found} == {1}
+    result = measured(more, case.cell)
+    assert result.verdict.task is Verdict.REDELIVERED, what_happened(result)
+    assert len(result.task_under_test.history.effects) == 1
 
 
 @pytest.mark.parametrize(
@@ -223,9 +231,9 @@ def test_an_effect_in_a_transaction_is_repeated_or_done_and_waits_for_no_person(
     ],
     ids=["half-open", "blackhole"],
 )
-def test_a_worker_whose_ack_failed_takes_more_tasks(more: Campaign, cell: Cell, notice: str) -> None:
+def test_a_worker_whose_ack_failed_takes_more_tasks(more: RunningCampaign, cell: Cell, notice: str) -> None:
     """On Redis kombu itself counts unacknowledged messages."""
-    (result,) = (one for one in more.results if one.cell == cell)
+    result = measured(more, cell)
     for _ in range(4):
         if any(notice in one.text for one in result.notices):
             break
@@ -274,9 +282,24 @@ def test_an_interrupted_campaign_is_not_a_success(smoke: Campaign) -> None:
         campaign.require_expected(replace(smoke, interrupted=True))
 
 
-def test_the_same_seed_sends_the_same_tasks(smoke: Campaign, more: Campaign) -> None:
+def test_what_the_selection_has_not_is_as_expected(more: RunningCampaign) -> None:
+    campaign.require_expected(more.wait())
+
+
+def test_a_campaign_that_is_asked_to_stop_returns_what_it_has() -> None:
+    with running(replace(SMOKE, cases=MORE), jobs=1) as found:
+        found.stop()
+        stopped = found.wait()
+    assert stopped.interrupted
+    assert len(stopped.results) < len(MORE)
+    with pytest.raises(Interrupted):
+        campaign.require_expected(stopped)
+
+
+def test_the_same_seed_sends_the_same_tasks(smoke_without_demo: RunningCampaign, more: RunningCampaign) -> None:
     """The plan asks for it."""
-    once, again = (find(one, "no-fault", "redis-stock", guard=False) for one in (smoke, more))
+    cell = Cell("no-fault", "redis-stock", guard=False)
+    once, again = (measured(one, cell) for one in (smoke_without_demo, more))
     assert [one.history.task for one in once.task_results] == [one.history.task for one in again.task_results]
 
 

@@ -134,25 +134,24 @@ def tasks_under_test(found: subprocess.CompletedProcess[str]) -> dict[str, dict[
     }
 
 
-def test_a_users_task_is_tested_and_its_effects_are_counted(directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("profile", "verdict", "effects"), [("redis-stock", "lost", []), ("amqp-quorum", "redelivered", ["order-7"])]
+)
+def test_a_users_task_is_tested_and_its_effects_are_counted(
+    directory: Path, profile: str, verdict: str, effects: list[str]
+) -> None:
     """Killed while it runs: lost with early acks, run by another worker with repot's settings."""
     found = run(
-        directory, "killed-running", *SHOP, "--args", '["order-7"]', "--profile", "redis-stock", "--profile",
-        "amqp-quorum", "--probe", "wc -l ledger", "--json",
+        directory, "killed-running", *SHOP, "--args", '["order-7"]', "--profile", profile, "--probe",
+        "wc -l ledger", "--json",
     )  # fmt: skip
-    assert found.returncode == 4, found.stderr
-    shown = tasks_under_test(found)
-    assert {name: one["verdict"] for name, one in shown.items()} == {
-        "redis-stock": "lost",
-        "amqp-quorum": "redelivered",
-    }
-    for one in shown.values():
-        # by probe and by signals
-        assert one["effects"] == len(one["history"]["effects"])
-    lines = (directory / "ledger").read_text().splitlines()
-    assert lines == ["order-7"]
-    assert len(lines) == sum(one["effects"] for one in shown.values())
-    command = next(one["command"] for one in json.loads(found.stdout)["results"])
+    assert found.returncode == (4 if verdict == "lost" else 0), found.stderr
+    shown = tasks_under_test(found)[profile]
+    assert shown["verdict"] == verdict
+    # by probe and by signals
+    assert shown["effects"] == len(shown["history"]["effects"]) == len(effects)
+    assert (directory / "ledger").read_text().splitlines() == effects
+    command = json.loads(found.stdout)["results"][0]["command"]
     assert """--app shop:app --task shop.charge --args '["order-7"]' --probe 'wc -l ledger'""" in command
 
 

@@ -50,6 +50,19 @@ def test_a_signal_asks_to_stop_and_a_third_is_not_caught() -> None:
     assert before is signal.getsignal(signal.SIGINT)
 
 
+def test_outside_of_the_main_thread_no_handler_is_changed() -> None:
+    seen: list[object] = []
+
+    def work() -> None:
+        with stop_on_signal(Event()):
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGTERM)]
+
+
 def test_a_spread_leaves_the_sequence_of_the_application_as_it_was_seeded() -> None:
     before = random.getstate()
     assert {0.0} != {spread(0, 1) for _ in range(3)}

@@ -95,16 +95,16 @@ def cases(
     return tuple(sorted(found, key=lambda case: -case.scenario.needs.rarity))
 
 
-def run(plan: Plan, *, jobs: int, progress: Progress) -> Campaign:
+def run(plan: Plan, *, jobs: int, progress: Progress, stop: Event | None = None) -> Campaign:
     """Run the cases, at most `jobs` at a time.
 
-    On Ctrl-C or SIGTERM, stop everything that was started and return the results so far.
+    On Ctrl-C or SIGTERM, or once `stop` is set, stop everything that was started and return the results so far.
 
     Raises:
         ProgramMissing, ServerFailed: a server did not start.
     """
     begun, created = monotonic(), datetime.now().astimezone()
-    runner = CaseRunner(plan, progress, perform, progress.result)
+    runner = CaseRunner(plan, progress, perform, progress.result, stop)
     runner.run(jobs)
     order = {case.name: number for number, case in enumerate(plan.cases)}
     return Campaign(
@@ -146,15 +146,16 @@ class CaseRunner(Generic[R]):
         progress: Progress,
         perform: Callable[[Case, Testbed], R],
         note: Callable[[R | Unmeasured], None] = lambda _: None,
+        stop: Event | None = None,
     ) -> None:
-        """Call `note` with what each case gives."""
+        """Call `note` with what each case gives; end early once `stop` is set."""
         self._plan = plan
         self._progress = progress
         self._performed = perform
         self._noted = note
         self._pending = list(plan.cases)
         self._starting = Lock()
-        self.stop = Event()
+        self.stop = stop or Event()
         self.results: list[R] = []
         self.unmeasured: list[Unmeasured] = []
         self.versions = {name: version(name) for name in _LIBRARIES} | {"python": platform.python_version()}
