@@ -44,6 +44,8 @@ def canonical(value: object) -> bytes:
 
 
 def _text(value: object, place: str) -> bytes:
+    if write_exactly := _BY_TYPE.get(type(value)):
+        return write_exactly(value, place)
     # a bool is an int, and a datetime a date: the narrower types come first
     for types, write in _WRITERS:
         if isinstance(value, types):
@@ -117,3 +119,7 @@ _WRITERS: tuple[tuple[Any, Callable[..., bytes]], ...] = (
     ((set, frozenset), _set),
     (dict, _mapping),
 )
+#: The same for a value that is of no narrower type, which nearly all are.
+_BY_TYPE: dict[type, Callable[..., bytes]] = {
+    one: write for types, write in _WRITERS for one in (types if isinstance(types, tuple) else (types,))
+}

@@ -192,8 +192,10 @@ _OPTIONAL = {
 }
 _ATTRIBUTES = [one.name for one in fields(StoredRecord) if one.name != "key"]
 _values = attrgetter(*_ATTRIBUTES)
+#: Of each attribute: its name, its default, the fields that are not there then, and how it is written.
+_WRITTEN = [(name, *_OPTIONAL.get(name, (..., ())), _WRITERS.get(name)) for name in _ATTRIBUTES]
 #: Of a record that is not there: what has no default differs.
-_NONE = tuple(_OPTIONAL.get(name, (...,))[0] for name in _ATTRIBUTES)
+_NONE = tuple(default for _, default, _, _ in _WRITTEN)
 
 
 class RecordFields:
@@ -213,13 +215,13 @@ class RecordFields:
         change, values = Change(), _values(after)
         # another object may have the same value, which is written once more then
         differs = map(is_not, values, _NONE if before is None else _values(before))
-        for name, value in compress(zip(_ATTRIBUTES, values, strict=True), differs):
-            if name in _OPTIONAL and value == _OPTIONAL[name][0]:
-                change.gone += _OPTIONAL[name][1]
-            elif name in _WRITERS:
-                _WRITERS[name](change, name, value, now)
-            else:
+        for (name, default, absent, write), value in compress(zip(_WRITTEN, values, strict=True), differs):
+            if value == default:
+                change.gone += absent
+            elif write is None:
                 change.put += (name, str(value))
+            else:
+                write(change, name, value, now)
         return change
 
 
