@@ -130,7 +130,10 @@ def test_early_acks_lose_what_a_killed_worker_runs(directory: Path, server: Serv
     assert {"busy.py"} == {one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in results}
     done, report = ledger(directory), found.report
     assert set(done) <= found.ids()
-    assert found.ids("lost") == found.ids() - set(done)
+    undone = {(one["name"], one["verdict"]) for one in report["task_results"] if one["history"]["task"] not in done}
+    # a run may be killed while it sends a mail, of which the broker then knows nothing
+    assert undone <= {("busy.plain", "lost"), ("busy.mail", "lost"), ("busy.mail", "refused")}, undone
+    assert not found.ids("lost") & set(done)
     assert report["ledger"] == "cat ledger"
     assert report["sums"]["load"]["lost"] >= 1
     noted_twice = {task for task, often in done.items() if often > 1}
