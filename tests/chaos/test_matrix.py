@@ -51,6 +51,7 @@ MORE = (
     *IN_A_TRANSACTION,
     *planning.plan(names=("half-open@before-ack",), profiles=("redis-brpop",), guards=(True,)).cases,
     *planning.plan(names=("blackhole@before-ack",), profiles=("redis-hardened",), guards=(True,)).cases,
+    *planning.plan(names=("results-down",), profiles=("redis-stock", "amqp-quorum"), guards=(False,)).cases,
     *planning.plan(names=("no-fault",), profiles=("redis-stock",), guards=(False,)).cases,
 )
 

@@ -4,7 +4,7 @@
     PYTHONPATH=tests python -m conformance [--broker redis|rabbitmq|both] [--pool prefork] [--again 2] [--jobs 4]
         [--longest 3600] [--json] [TEST...]
 
-Each of the four runs has private servers of its own. A test that differs is run again,
+Each of the four runs has a Redis and a virtual host of RabbitMQ of its own. A test that differs is run again,
 on stock Celery and under repot, `--again` times. tests/conformance/differences.toml
 lists what is meant to differ, and why. Exits with 4 if a test differs that is not on
 that list, or does not differ that is.

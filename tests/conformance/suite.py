@@ -1,11 +1,11 @@
-"""Celery's own integration tests: run once, on private servers, with or without repot; one outcome for each test."""
+"""Celery's own integration tests: run once, with or without repot, on a Redis and a virtual host of its own."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.recording import CONFIGURED, POOL, RECORD
 from repot.errors import DeadlineExceeded
-from repot.testbed import LOOPBACK, ReapedProcess, rabbitmq_server, redis_server
+from repot.testbed import LOOPBACK, ReapedProcess, redis_server
 from repot.testbed.process import ReapedDirectory
 from repot.waiting import wait_until
+from support.shared_rabbitmq import whole_rabbitmq, with_virtual_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from repot.testbed import Server
 
 _TOOLS = Path(__file__).parents[2] / ".tools"
 
@@ -71,7 +74,7 @@ class Outcome:
 def run(
     arm: Arm, tests: Sequence[str] = (), *, within_s: float = LONGEST_RUN_S, progress: Callable[[int], None] = print
 ) -> dict[str, Outcome]:
-    """Run the tests named, or all, on new servers; `progress` hears now and then how many have ended.
+    """Run the tests named, or all; `progress` hears now and then how many have ended. Return the outcome of each.
 
     Raises:
         RuntimeError: pytest itself failed, so that no outcome says anything.
@@ -80,7 +83,7 @@ def run(
         # gone with this process, however that ends
         directory = stack.enter_context(ReapedDirectory("repot-conformance-")).path
         redis = stack.enter_context(redis_server())
-        broker = redis if arm.broker == "redis" else stack.enter_context(rabbitmq_server())
+        broker = redis if arm.broker == "redis" else stack.enter_context(_virtual_host())
         record = directory / "record"
         record.touch()
         environment = {
@@ -112,6 +115,12 @@ def run(
                 message = f"pytest ended with {pytest.exit_code} ({arm}):\n{pytest.log_tail(40)}"
                 raise RuntimeError(message)
         return outcomes(_lines(record))
+
+
+@contextmanager
+def _virtual_host() -> Iterator[Server]:
+    with whole_rabbitmq() as server, with_virtual_host(server) as found:
+        yield found
 
 
 def outcomes(lines: Iterable[Mapping[str, Any]]) -> dict[str, Outcome]:

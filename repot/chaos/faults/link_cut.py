@@ -87,7 +87,7 @@ SCENARIOS = (
     Scenario(
         "results-down",
         "The result backend cannot be reached when the result is to be stored",
-        "The effect has happened; whether the task counts as succeeded depends on the result backend.",
+        "The effect has happened, and Celery counts the task as failed; repot's settings keep it as a dead letter.",
         LinkCut(where="results"),
         Phase.RESULT_STORE,
         lasts_s=5,
