@@ -215,14 +215,14 @@ class StoreMachine(RuleBasedStateMachine):
             assert expected is FinishResult.LOST
 
 
-def drive(make: Callable[[], Timed]) -> None:
+def drive(make: Callable[[], Timed], machine: type[StoreMachine] = StoreMachine, examples: int = 20) -> None:
     """Let hypothesis drive a real store, a new one for each example, and the test double."""
 
-    class Driven(StoreMachine):
+    class Driven(machine):  # type: ignore[misc, valid-type]
         def make(self) -> Timed:
             return make()
 
-    budget = settings(max_examples=20, stateful_step_count=30, suppress_health_check=list(HealthCheck))
+    budget = settings(max_examples=examples, stateful_step_count=30, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Driven, settings=budget)  # type: ignore[no-untyped-call]
 
 
