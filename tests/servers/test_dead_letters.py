@@ -531,7 +531,17 @@ def test_a_task_that_fails_while_its_worker_of_a_topic_leaves(
     worker.signal(signal.SIGTERM)
     wait_until(lambda: "Warm shutdown" in worker.log_tail(100), within_s=30, what="the worker leaves")
     go.touch()
-    wait_until(lambda: worker.exit_code is not None, within_s=20, what="the worker is gone")
+    try:
+        wait_until(lambda: worker.exit_code is not None, within_s=20, what="the worker is gone")
+    except DeadlineExceeded as error:
+        # Celery writes the stack of each thread to its log
+        worker.signal(signal.SIGUSR1)
+        wait_until(
+            lambda: "LOCAL VARIABLES" in worker.log_tail(1000) or worker.exit_code is not None,
+            within_s=20,
+            what="its log has them",
+        )
+        raise AssertionError(worker.log_tail(1000)) from error
     worker.stop()
     failing.workers.clear()
     assert failing.find_dead_letter(sent).death.queue == "dead-media"
