@@ -13,19 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from repot.routing.record import RolloutRecord
-    from repot.routing.store import RolloutStore
 
 
 class EarlierRollouts(RolloutRecords):
     """Its records of rollouts, and the lease of a controller."""
 
-    def __init__(self, store: RolloutStore, prefix: str) -> None:
-        super().__init__(store, prefix)
-        self._redis = store
-
     def lease(self, name: str, owner: str, lease_s: float) -> list[str]:
         """Acquire or renew the controller's lease; 0 s release it. Return its token, or its owner and what is left."""
-        found: list[str] = self._redis.step(
+        found: list[str] = self._store.step(
             SCRIPTS["lease"], [f"{self.key(name)}:controller"], [owner, round(lease_s * 1000), ""]
         )
         return found
@@ -33,7 +28,7 @@ class EarlierRollouts(RolloutRecords):
     def _change(self, name: str, expected: int, fields: Mapping[str, str], token: int | None) -> RolloutRecord:
         flat = [word for pair in fields.items() for word in pair]
         arguments = [expected, uuid4().hex, "" if token is None else token, MAX_HISTORY, *flat]
-        answer, _ = self._redis.step(SCRIPTS["change"], [self.key(name), f"{self.key(name)}:history"], arguments)
+        answer, _ = self._store.step(SCRIPTS["change"], [self.key(name), f"{self.key(name)}:history"], arguments)
         if answer != "changed":
             raise RolloutConflict(answer)
         found = self.read(name)
