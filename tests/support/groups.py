@@ -28,8 +28,17 @@ UNIT_PATHS = (
     "tests/servers/test_transaction.py",
 )
 
-#: Groups of the tests that need one of these servers, in whichever file of `tests/servers` they are.
-SERVERS_APART = ("mariadb", "valkey")
+#: Groups of the tests that need one of these servers, with the files of `tests/servers` that have such tests.
+SERVERS_APART = {
+    "mariadb": (
+        *(f"test_{name}.py" for name in ("database", "deliveries", "green_pools", "job_store", "lease_store", "move")),
+        *(f"test_{name}.py" for name in ("move_journal", "outbox", "rollout_record", "rollout_store", "store_facts")),
+        *(f"test_{name}.py" for name in ("store_outages", "store_rules", "transaction", "transaction_workers")),
+    ),
+    "valkey": tuple(
+        f"test_{name}.py" for name in ("addresses", "job_store", "lease_store", "rollout_record", "rollout_store")
+    ),
+}
 
 #: The files of the other groups, as patterns below `tests/`; the first that matches decides.
 FILES = {
@@ -102,8 +111,11 @@ def group_of(item: pytest.Item) -> str:
     if is_promise(item):
         return PROMISES
     if path.parts[0] == "servers":
-        for name in SERVERS_APART:
+        for name, files in SERVERS_APART.items():
             if name in {*chosen, *getattr(item, "fixturenames", ())}:
+                if path.name not in files:  # the group would leave it out
+                    message = f"tests/{path} needs {name}, and is not in SERVERS_APART of tests/support/groups.py"
+                    raise LookupError(message)
                 return name
     return group_of_file(path)
 
