@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from repot.testbed import executables
 from repot.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -180,6 +181,8 @@ def test_a_seed_that_is_no_number_is_named(project: pytest.Pytester) -> None:
 
 def test_a_server_that_is_not_installed_is_named(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     project.makepyfile("def test_it(chaos): ...\ndef test_redis(repot_brokers):\n    repot_brokers.redis\n")
+    # what tests start looks beside its interpreter as well: `make setup` has put it there, or found it on the PATH
+    (project.path / "toxiproxy-server").symlink_to(executables.TOXIPROXY.find())
     monkeypatch.setenv("PATH", str(project.path))
     found = project.runpytest_subprocess()
     found.assert_outcomes(failed=1, errors=1)
