@@ -2,7 +2,9 @@
 
 A broker that counts what consumers take is asked when the move begins, and the journal keeps the counts. If it has
 counted at least as many arrivals since as the move delivered, its counts cover the whole move: they begin again at 0
-when a node starts. Everything that is not certain is "may have been taken".
+when a node starts. What is known to be missing is "may have been taken". One gap cannot be seen: RabbitMQ collects the
+counts of a channel every five seconds, and sweeps away those of closed ones every two minutes (rabbit_core_metrics_gc),
+so it never adds those of a consumer that came and left between a collection and the sweep.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Messages in the target queue state in `repot_move` that this move sent them, and with which number. Workers of the
 target take messages meanwhile: one that was delivered and is not there was run, or is in a worker's hands, or is lost;
-nothing tells which, unless the target says that no consumer has taken anything (`consumption.py`): then it has
-dropped them.
+nothing tells which, unless the target has counted none that a consumer took (`consumption.py`): then it has dropped
+them, or forgotten what a consumer took that was connected for seconds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class QueueCheck:
         given_back: taken out of the target queue again by `revert`.
         gone: delivered and not in the target queue any more: consumed, or lost; or not given back because the source
             still had it.
-        is_dropped: whether what is gone was dropped by the target, since no consumer has taken anything there.
+        is_dropped: whether what is gone was dropped by the target, as far as it has counted what consumers took.
         copies: further messages with the same number; `unmarked_copies` of them lack the mark.
         source_digest: of what left the source, by the journal; `target_digest` of what is in the target queue.
         differing: ids whose message differs from the one with the same number, or that appear twice unmarked.
@@ -98,14 +98,15 @@ def verify(move: Move, record: Mapping[str, str], queues: Mapping[str, str]) -> 
         if dropped > 0:
             check.is_dropped = True
             check.problems.append(
-                f"{dropped} messages that were delivered are not in the target any more, and no consumer has taken "
-                f"any since the move began: the target dropped them{_limits(move, check.to)}"
+                f"{dropped} messages that were delivered are not in the target any more, and it has counted none that "
+                f"a consumer took since the move began: it dropped them{_limits(move, check.to)}, or has forgotten the "
+                "counts of a consumer that was connected for seconds"
             )
     return checks
 
 
 def _may_be_dropped(move: Move, record: Mapping[str, str], check: QueueCheck, *, is_settled: bool) -> bool:
-    """Return whether messages are gone that no consumer has taken; what was given back, the mover itself has taken.
+    """Return whether messages are gone, and none is counted as taken; what was given back, the mover itself has taken.
 
     In settled counts consumers hold none, and each message that was delivered is among the arrivals.
     """

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from kombu import Connection, Queue
 
+from repot.brokers.conditions import HasConditions, QueueUse
 from repot.brokers.journal import Direction
 from repot.brokers.message import Message
 from repot.brokers.moving import MoveSource
@@ -143,8 +144,12 @@ def scan(broker: Broker, queue: str) -> list[Message]:
     return list(broker.scan(queue))
 
 
-def consume(broker: Broker, queue: str, limit: int = 500) -> list[Message]:
-    """Remove the oldest messages of a queue, at most `limit`, as workers would; return them."""
+def consume(broker: Broker, queue: str, limit: int = 500, *, until_counted: bool = False) -> list[Message]:
+    """Remove the oldest messages of a queue, at most `limit`, as workers would; return them.
+
+    With `until_counted` the consumer is connected until RabbitMQ has counted what it took, as a worker would be: those
+    of one that leaves at once may be forgotten.
+    """
     assert isinstance(broker, MoveSource)
     consumed: list[Message] = []
     with closing(broker.reader(queue, window=limit, lease_s=60)) as reader:
@@ -152,7 +157,16 @@ def consume(broker: Broker, queue: str, limit: int = 500) -> list[Message]:
         while len(consumed) < limit and (window := reader.take(limit - len(consumed), "consumer")).messages:
             window.commit([one.id for one in window.messages])
             consumed += [one.message for one in window.messages]
+        if until_counted:
+            wait_until(lambda: use(broker, queue).taken >= len(consumed), within_s=60, what="RabbitMQ has counted them")
     return consumed
+
+
+def use(broker: Broker, queue: str) -> QueueUse:
+    """Return what a RabbitMQ has counted of a queue so far."""
+    assert isinstance(broker, HasConditions)
+    found = broker.conditions().use(queue)
+    return found if isinstance(found, QueueUse) else QueueUse(0, 0)
 
 
 def read_at_least(server: Server, queue: str, number: int) -> list[Message]:
