@@ -14,7 +14,8 @@ from support.releases import has
 
 _TASKS, _CANVAS = "t/integration/test_tasks.py", "t/integration/test_canvas.py"
 
-#: Of each subject a few that take no longer than a moment: calls, retries, errors, the log, workflows.
+#: Of each subject a few that take no longer than a moment: calls, retries, errors, workflows. None that gives the
+#: worker milliseconds, as `test_trace_log_arguments` does for its log.
 PART = (
     f"{_TASKS}::test_class_based_tasks",
     f"{_TASKS}::test_tasks::test_simple_call",
@@ -25,7 +26,6 @@ PART = (
     f"{_TASKS}::test_tasks::test_retry_switches_from_kwargs_to_args",
     f"{_TASKS}::test_tasks::test_task_retried_once_with_expires",
     f"{_TASKS}::test_tasks::test_unicode_task",
-    f"{_TASKS}::test_trace_log_arguments",
     f"{_CANVAS}::test_link_error",
     f"{_CANVAS}::test_chain::test_simple_chain",
     f"{_CANVAS}::test_chain::test_complex_chain",
@@ -34,9 +34,6 @@ PART = (
     f"{_CANVAS}::test_chord::test_simple_chord_with_a_delay_in_group_save",
     f"{_CANVAS}::test_chord::test_add_chord_to_chord",
 )
-
-#: Reads the worker's log in the process of the tests, so it fails with any worker elsewhere, stock or not.
-_OF_ITS_LOG = (f"{_TASKS}::test_trace_log_arguments",)
 
 
 @pytest.mark.promise("rabbitmq")
@@ -61,7 +58,7 @@ def test_a_part_passes_with_each_pool(broker: str, pool: str) -> None:
     if broker == "rabbitmq":
         require(executables.RABBITMQ)
     _require_suite()
-    part = [one for one in PART if _is_there(one) and one not in _OF_ITS_LOG]
+    part = [one for one in PART if _is_there(one)]
     _require_passed(Arm(broker, is_configured=True, pool=pool), part)
 
 
