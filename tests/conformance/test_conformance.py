@@ -71,7 +71,7 @@ def _require_passed(arm: Arm, part: list[str]) -> None:
     found = run(arm, part, within_s=240, progress=lambda _: None)
     listed = {test for one in known(pool=arm.pool) if one.broker == arm.broker for test in one.tests}
     failed = {test: one.text for test, one in found.items() if one.status != PASSED and test not in listed}
-    assert not failed
+    assert not failed, "\n\n".join(failed.values())
     # each name above stands for one test at least, unless Celery's tests are others than they were
     assert len(found) >= len(part)
 
