@@ -182,7 +182,8 @@ def verify(*, name: str, is_verbose: bool, as_json: bool, **given: Any) -> None:
 
     The messages in the target queues are read and stay there. What was delivered and is
     not there any more was consumed, or is lost: run it before workers consume to tell.
-    A RabbitMQ that has counted none as taken by a consumer has dropped it: exit code 4.
+    A RabbitMQ that has counted none as taken has dropped it, or has forgotten the counts of
+    a consumer that was connected for seconds: exit code 4.
     """
     from repot.migrate.verify import verify as compare
 

@@ -126,11 +126,13 @@ def test_what_verify_itself_holds_is_held_by_no_consumer(
     moved(path, repot, 60)
     with closing(path.target.open()) as broker, policy(path, {"max-length": 10}):
 
-        def is_counted() -> bool:
-            return use(broker, path.goal).held == 10
-
         def look(message: Message) -> str:
-            wait_until(is_counted, within_s=60, what="RabbitMQ has counted what the look holds", poll_s=0.2)
+            wait_until(
+                lambda: use(broker, path.goal).held == 10,
+                within_s=60,
+                what="RabbitMQ has counted what the look holds",
+                poll_s=0.2,
+            )
             return identity_of(message)
 
         wait_until(lambda: ready(path) == 10, within_s=60, what="the queue has dropped its oldest messages")

@@ -163,7 +163,7 @@ def consume(broker: Broker, queue: str, limit: int = 500, *, until_counted: bool
 
 
 def use(broker: Broker, queue: str) -> QueueUse:
-    """Return what a RabbitMQ has counted of a queue so far."""
+    """Return what a RabbitMQ has counted of a queue so far; zeros before it says anything, for those who wait."""
     assert isinstance(broker, HasConditions)
     found = broker.conditions().use(queue)
     return found if isinstance(found, QueueUse) else QueueUse(0, 0)
