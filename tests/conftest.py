@@ -43,6 +43,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--group", metavar="NAME", help=f"run the tests of one group: {names}")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files that have no test of `--group`."""
+    if not (wanted := config.getoption("group")) or not collection_path.name.startswith("test_"):
+        return None
+    is_left_out = collection_path.is_file() and not groups.may_have(wanted, collection_path.relative_to(groups.TESTS))
+    return is_left_out or None
+
+
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Select the tests of `--group`; give those that share a fixture of their module to one process."""

@@ -152,10 +152,11 @@ def read(app: Any, name: str, root: str, *, with_sources: bool = True) -> Data:
     written, namespace = _written(app), _text(getattr(app, "namespace", None))
     described = [_task(app, task) for task in tasks]
     packages = _own_packages(app, name, tasks)
+    configured = list(settings(app))
     modules, complete = [], True  # type: Tuple[List[Data], bool]
     if with_sources:
         loaded = _loaded_modules(app, packages, tasks, directory)
-        wanted_files = _asked(app, described, written)
+        wanted_files = _asked(namespace, described, written, {key for key, _, own in configured if own})
         modules, complete = sources(loaded, directory, _installed(packages, directory), wanted_files)
     is_configured = getattr(app.__dict__.get("repot"), "settings", None) is not None
     return {
@@ -164,7 +165,7 @@ def read(app: Any, name: str, root: str, *, with_sources: bool = True) -> Data:
         "namespace": namespace,
         "configured_by_repot": is_configured,
         "environment": {} if is_configured else _overriding(app),
-        "settings": {key: {"value": _setting(key, value), "own": own} for key, value, own in settings(app)},
+        "settings": {key: {"value": _setting(key, value), "own": own} for key, value, own in configured},
         "written": written,
         "tasks": described,
         "library_tasks": library,
@@ -608,12 +609,11 @@ class Asked(NamedTuple):
     read_elsewhere: FrozenSet[str] = frozenset()
 
 
-def _asked(app: Any, tasks: Iterable[Data], written: Iterable[str]) -> Asked:
-    namespace = getattr(app, "namespace", None)
+def _asked(namespace: Optional[str], tasks: Iterable[Data], written: Iterable[str], own: Set[str]) -> Asked:
     of_namespace = frozenset(one for one in written if namespace and one.startswith(f"{namespace}_"))
     return Asked(
         files=frozenset(task["file"] for task in tasks),
-        written=frozenset(_spellings({key for key, _, own in settings(app) if own}, namespace)).union(written),
+        written=frozenset(_spellings(own, namespace)).union(written),
         read=of_namespace if namespace else frozenset(written),
         read_elsewhere=of_namespace,
     )

@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[2]
 PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 
-#: Processes of pytest on two processors. Most tests wait for a broker; with too many, what has a time limit is late.
-PROCESSES = "4"
-#: The same in each of the lanes of a campaign, which run beside each other.
+#: Processes of pytest on two processors, if nothing runs beside them: most tests wait for a broker.
+PROCESSES = "6"
+#: The same in each of the lanes of a campaign, which run beside each other; with more, what has a time limit is late.
 PROCESSES_OF_A_LANE = "3"
 
 #: Names the tests to which a group owes its time.
@@ -67,12 +67,10 @@ def _run(*words: str) -> Command:
     return Command(words)
 
 
-def _pytest(
-    name: str, paths: Sequence[str], python: str = PYTHON, processes: str = PROCESSES_OF_A_LANE, chosen: str = ""
-) -> Command:
+def _pytest(name: str, python: str = PYTHON, processes: str = PROCESSES_OF_A_LANE, chosen: str = "") -> Command:
     spread = ("--numprocesses", processes, "--dist", "loadgroup", *_SLOWEST)
     some = ("-k", chosen) if chosen else ()
-    return Command((python, "-m", "pytest", *paths, "--group", name, *spread, *some), python, has_servers=True)
+    return Command((python, "-m", "pytest", "tests", "--group", name, *spread, *some), python, has_servers=True)
 
 
 def _unit(python: str, *options: str, paths: Sequence[str] = tests.UNIT_PATHS) -> Command:
@@ -84,26 +82,6 @@ def _projects(name: str) -> Command:
     python = _python_of(name)
     paths = ("tests/apps", "tests/conformance")
     return Command((python, "-m", "pytest", *paths, "--numprocesses", "2", "--dist", "loadgroup"), python)
-
-
-def _paths(name: str) -> tuple[str, ...]:
-    """Return the files of a group of the campaign, so that no others are imported."""
-    if name in tests.SERVERS_APART:
-        return tuple(f"tests/servers/{file}" for file in tests.SERVERS_APART[name])
-    files = (path.relative_to(tests.TESTS) for path in sorted(tests.TESTS.glob("*/test_*.py")))
-    return tuple(f"tests/{path}" for path in files if path.parts[0] != "unit" and _is_of(name, path))
-
-
-def _with_promises() -> tuple[str, ...]:
-    found = (path for path in sorted(tests.TESTS.glob("*/test_*.py")) if "pytest.mark.promise" in path.read_text())
-    return tuple(f"tests/{path.relative_to(tests.TESTS)}" for path in found)
-
-
-def _is_of(name: str, path: Path) -> bool:
-    try:
-        return tests.group_of_file(path) == name
-    except LookupError:  # tests/upstream, whose other files are unit tests
-        return False
 
 
 def _of(
@@ -118,7 +96,7 @@ def _of(
     `needs` are parts of `scripts/setup`, `beside` environments whose workers or applications the tests use.
     """
     parts = (*(("scripts/setup", one) for one in needs), *(("scripts/environment", one) for one in beside))
-    return Group(name, about, (*before, _pytest(name, _paths(name))), parts)
+    return Group(name, about, (*before, _pytest(name)), parts)
 
 
 def _unit_on(name: str) -> Group:
@@ -143,7 +121,7 @@ def _environment(name: str) -> tuple[tuple[str, ...], ...]:
 def _promises_on(minor: str) -> Group:
     """Return the group that proves each promise in an environment with another release of Celery."""
     release = f"celery-{minor}"
-    commands = (_pytest("promises", _with_promises(), _python_of(release)),)
+    commands = (_pytest("promises", _python_of(release)),)
     needs = (*_environment(release), ("scripts/setup", "postgresql"))
     return Group(f"promises-{minor}", f"each promise on Celery {minor}", commands, needs, is_apart=True)
 
@@ -205,7 +183,7 @@ TEST = (
     Group(
         "promises",
         "each promise of the docs once, on real servers",
-        (_pytest("promises", _with_promises(), processes=PROCESSES),),
+        (_pytest("promises", processes=PROCESSES),),
         (("scripts/setup", "postgresql"), *_SUITE),
     ),
 )
@@ -232,7 +210,7 @@ CAMPAIGN = (
     _of("compose", "the compose files, where a Docker engine answers", before=(_run("scripts/images"),)),
     _of("pages", "every command of every page, typed", "postgresql"),
     Group("conformance", "Celery's own tests with and without repot", (
-        _pytest("conformance", _paths("conformance")), _CONFORMANCE,
+        _pytest("conformance"), _CONFORMANCE,
     ), _SUITE),
     _of("brokers", "the brokers' adapters, private servers, rights, TLS, bugs of libraries"),
     _of("effects", "guarded tasks, leases, jobs, the outbox, transactions", "postgresql", "mariadb"),
@@ -254,10 +232,10 @@ CAMPAIGN = (
         _run(PYTHON, "benchmarks/claims_cut.py", "--seconds", "5", "--pools", "threads,gevent"),
     ), (("scripts/setup", "postgresql"),)),
     Group("verdicts", "some of the verdicts on applications that were not written for experiments", (
-        _pytest("verdicts", _paths("verdicts"), chosen="chord or breaks or two_runs or reservation"),
+        _pytest("verdicts", chosen="chord or breaks or two_runs or reservation"),
     )),
     Group("mistakes", "for each verdict a planted mistake of an application, and its right twin, on Redis", (
-        _pytest("mistakes", _paths("mistakes"), chosen="once"),
+        _pytest("mistakes", chosen="once"),
     )),
     _of("browser", "pages in a headless Chromium", "browser"),
     Group("mutants", "a sixth of the planted defects, each of which must turn tests red", (
@@ -269,11 +247,9 @@ CAMPAIGN = (
     Group("site", "the docs site: every page in its place, no broken link", (
         _run("mkdocs", "build", "--strict"),
     )),
-    Group(
-        "every-verdict", "all verdicts on such applications", (_pytest("verdicts", _paths("verdicts")),), is_apart=True,
-    ),
+    Group("every-verdict", "all verdicts on such applications", (_pytest("verdicts"),), is_apart=True),
     Group("every-mistake", "each planted mistake and its twin five times on each broker", (
-        _pytest("mistakes", _paths("mistakes"), chosen="five_times"),
+        _pytest("mistakes", chosen="five_times"),
     ), is_apart=True),
     # to build helm takes minutes of both processors
     replace(_of("kubernetes", "the chart and the manifests, where Go is installed", "kubernetes"), is_apart=True),

@@ -120,6 +120,20 @@ def group_of(item: pytest.Item) -> str:
     return group_of_file(path)
 
 
+def may_have(name: str, path: Path) -> bool:
+    """Return whether a file below `tests/` can have tests of a group; to import one that has none takes time."""
+    if name == UNIT:
+        return f"tests/{path}".startswith(UNIT_PATHS)
+    if name == PROMISES:
+        return "pytest.mark.promise" in (TESTS / path).read_text()
+    if name in SERVERS_APART:
+        return path.name in SERVERS_APART[name]
+    try:
+        return group_of_file(path) == name
+    except LookupError:  # a file of unit tests
+        return False
+
+
 def group_of_file(path: Path) -> str:
     """Return the group of a file below `tests/` whose tests need servers or processes.
 
