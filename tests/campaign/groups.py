@@ -19,8 +19,8 @@ BIN = Path(PYTHON).parent
 
 #: Processes of pytest on two processors, if nothing runs beside them: most tests wait for a broker.
 PROCESSES = "6"
-#: The same in each of the lanes of a campaign, which run beside each other; with more, what has a time limit is late.
-PROCESSES_OF_A_LANE = "3"
+#: The same where others run beside them, as in each lane of a campaign: with more, what has a time limit is late.
+PROCESSES_BESIDE_OTHERS = "3"
 
 #: Names the tests to which a group owes its time.
 _SLOWEST = ("--durations", "12", "--durations-min", "5")
@@ -67,14 +67,14 @@ def _run(*words: str) -> Command:
     return Command(words)
 
 
-def _pytest(name: str, python: str = PYTHON, processes: str = PROCESSES_OF_A_LANE, chosen: str = "") -> Command:
+def _pytest(name: str, python: str = PYTHON, processes: str = PROCESSES_BESIDE_OTHERS, chosen: str = "") -> Command:
     spread = ("--numprocesses", processes, "--dist", "loadgroup", *_SLOWEST)
     some = ("-k", chosen) if chosen else ()
     return Command((python, "-m", "pytest", "tests", "--group", name, *spread, *some), python, has_servers=True)
 
 
 def _unit(python: str, *options: str, paths: Sequence[str] = tests.UNIT_PATHS) -> Command:
-    words = (python, "-m", "pytest", *paths, "--group", tests.UNIT, "--numprocesses", "2", *options)
+    words = (python, "-m", "pytest", *paths, "--group", tests.UNIT, "--numprocesses", PROCESSES_BESIDE_OTHERS, *options)
     return Command(words, python)
 
 
