@@ -609,7 +609,7 @@ class Asked(NamedTuple):
     read_elsewhere: FrozenSet[str] = frozenset()
 
 
-def _asked(namespace: Optional[str], tasks: Iterable[Data], written: Iterable[str], own: Set[str]) -> Asked:
+def _asked(namespace: str, tasks: Iterable[Data], written: Iterable[str], own: Set[str]) -> Asked:
     of_namespace = frozenset(one for one in written if namespace and one.startswith(f"{namespace}_"))
     return Asked(
         files=frozenset(task["file"] for task in tasks),
@@ -619,13 +619,14 @@ def _asked(namespace: Optional[str], tasks: Iterable[Data], written: Iterable[st
     )
 
 
-def _spellings(keys: Iterable[str], namespace: Optional[str]) -> Set[str]:
+def _spellings(keys: Iterable[str], namespace: str) -> Set[str]:
     """Return every name under which an application may write settings, and the options of transports."""
     from celery.app.defaults import _TO_NEW_KEY  # type: ignore[attr-defined]
 
     names = {one for key in keys for one in key.split(".")}
     found = {*names, *(old for old, new in (*_TO_NEW_KEY.items(), *CONSTRUCTOR.items()) if new in names)}
-    return found.union(f"{prefix}{one}".upper() for one in names for prefix in ("", f"{namespace}_"))
+    prefixes = ("", f"{namespace}_") if namespace else ("",)
+    return found.union(f"{prefix}{one}".upper() for one in names for prefix in prefixes)
 
 
 def sources(
