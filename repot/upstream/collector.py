@@ -152,11 +152,11 @@ def read(app: Any, name: str, root: str, *, with_sources: bool = True) -> Data:
     written, namespace = _written(app), _text(getattr(app, "namespace", None))
     described = [_task(app, task) for task in tasks]
     packages = _own_packages(app, name, tasks)
-    configured = list(settings(app))
+    configuration = list(settings(app))
     modules, complete = [], True  # type: Tuple[List[Data], bool]
     if with_sources:
         loaded = _loaded_modules(app, packages, tasks, directory)
-        wanted_files = _asked(namespace, described, written, {key for key, _, own in configured if own})
+        wanted_files = _asked(namespace, described, written, {key for key, _, own in configuration if own})
         modules, complete = sources(loaded, directory, _installed(packages, directory), wanted_files)
     is_configured = getattr(app.__dict__.get("repot"), "settings", None) is not None
     return {
@@ -165,7 +165,7 @@ def read(app: Any, name: str, root: str, *, with_sources: bool = True) -> Data:
         "namespace": namespace,
         "configured_by_repot": is_configured,
         "environment": {} if is_configured else _overriding(app),
-        "settings": {key: {"value": _setting(key, value), "own": own} for key, value, own in configured},
+        "settings": {key: {"value": _setting(key, value), "own": own} for key, value, own in configuration},
         "written": written,
         "tasks": described,
         "library_tasks": library,

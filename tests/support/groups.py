@@ -124,13 +124,15 @@ def may_have(name: str, path: Path) -> bool:
     """Return whether a file below `tests/` can have tests of a group; to import one that has none takes time."""
     if name == UNIT:
         return f"tests/{path}".startswith(UNIT_PATHS)
+    if path.parts[0] == "unit":
+        return False
     if name == PROMISES:
         return "pytest.mark.promise" in (TESTS / path).read_text()
     if name in SERVERS_APART:
         return path.name in SERVERS_APART[name]
     try:
         return group_of_file(path) == name
-    except LookupError:  # a file of unit tests
+    except LookupError:  # tests/upstream, whose other files are unit tests
         return False
 
 
