@@ -1,8 +1,9 @@
 """Give back the orphans of a move, move them, and wait for those that cannot be given back yet.
 
 A claim is left until its lease has expired, and a young delivery until it has its age; a worker that may be alive and
-did not answer makes all of them wait. The wait ends with what was known when it began: the claim of a living worker is
-renewed again and again, and is not waited for.
+did not answer makes all of them wait. What becomes ready while the queues are moved is looked at once more, however
+long that takes. The wait ends with what was known when it began: the claim of a living worker is renewed again and
+again, and is not waited for.
 """
 
 from __future__ import annotations
@@ -63,9 +64,11 @@ class OrphanMove:
             LeaseLost: another mover has taken over.
         """
         while True:
+            looked_at = time()
             unknown = self._take_back()
             self.carry(self.run)
-            if not self.waits or (again_at := self._again_at(may_live=unknown is not None)) is None:
+            may_live = unknown is not None
+            if not self.waits or (again_at := self._again_at(looked_at, may_live=may_live)) is None:
                 break
             self._rest(again_at)
         if unknown is not None:
@@ -83,24 +86,25 @@ class OrphanMove:
         self.journal.ask({"in_hand": text}, audit_line(text))
         return None
 
-    def _again_at(self, *, may_live: bool) -> float | None:
-        """Return when to try again; None if no time is known, or those that were known at first are over."""
+    def _again_at(self, looked_at: float, *, may_live: bool) -> float | None:
+        """Return when to look again; None if no time is known, or the last look was after those known at first."""
         held = selected(self.source, self.selection)
-        times = [at for one in held if (at := ready_at(one, self.selection)) is not None]
+        ready = ((one, ready_at(one, self.selection)) for one in held)
+        times = [at for one, at in ready if at is not None and (one.reason or at > looked_at)]
         if may_live:
             times += [one.delivery.again_at for one in held if one.delivery.again_at is not None]
         if self._until is None:
             self._until = max(times, default=0) + _SLACK_S
-        now = time()
         coming = [at for at in times if at <= self._until]
-        if not coming or now > self._until:
+        if not coming or looked_at > self._until:
             return None
-        return min(*coming, now + _AGAIN_S) if may_live else min(coming)
+        return min(*coming, time() + _AGAIN_S) if may_live else min(coming)
 
     def _rest(self, until_at: float) -> None:
         queue = self.selection.queues[0] if self.selection.queues else ""
         count = len(selected(self.source, self.selection))
-        doing = f"waiting for {count} messages in workers' hands, the next ones until {_clock(until_at)}"
+        what = "1 message" if count == 1 else f"{count} messages"
+        doing = f"waiting for {what} in workers' hands, the next ones until {_clock(until_at)}"
         self.run.progress(queue, doing, self.run.spent.moved_count)
         leased = LeasedJournal(self.journal, self.run.token, self.limits.lease_s)
         while True:
@@ -129,7 +133,7 @@ def left_in_hand(broker: object, selection: Selection, name: str) -> str:
         return ""
     what = "1 message is" if len(held) == 1 else f"{len(held)} messages are"
     text = f"{what} still in workers' hands on the source"
-    times = [at for one in held if (at := ready_at(one, selection)) is not None]
+    times = [at for one in held if one.reason and (at := ready_at(one, selection)) is not None]
     if not times:
         return f"{text}, and may be running; `repot inflight list` shows them"
     wait_s = max(0, min(times) - time())

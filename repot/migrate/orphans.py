@@ -109,12 +109,15 @@ def selected(broker: Any, selection: Selection) -> list[Finding]:  # noqa: ANN40
 
 
 def ready_at(finding: Finding, selection: Selection) -> float | None:
-    """Return when a delivery can be given back that cannot be yet; None if no time is known."""
+    """Return when a delivery can be given back, or could since; None if no time is known.
+
+    A worker that is alive may hold it even then.
+    """
     delivery = finding.delivery
-    if delivery.delivered_at is None or finding.reason not in (GiveBack.LIVES.value, _young(selection)):
+    if delivery.delivered_at is None or finding.reason not in ("", GiveBack.LIVES.value, _young(selection)):
         return None
     old_at = delivery.delivered_at + selection.older_than_s
-    return max(old_at, delivery.again_at or 0) if delivery.lives else old_at
+    return max(old_at, delivery.again_at or 0) if delivery.worker else old_at
 
 
 def give_back(broker: Broker, findings: Iterable[Finding]) -> Iterator[Finding]:

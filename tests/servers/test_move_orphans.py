@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import closing
 from dataclasses import replace
-from threading import Event, Thread
+from threading import Event
 from time import time
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,15 @@ from redis import Redis
 from repot.cli.main import main
 from repot.errors import MoveStopped
 from repot.migrate import orphan_wait, orphans
-from repot.migrate.move import open_move
+from repot.migrate.move import Move, open_move
 from repot.migrate.orphans import Selection
+from repot.waiting import wait_until
 from support.moves import Way, places, task, way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from repot.migrate.run import Run
     from repot.testbed import Server
 
 
@@ -121,6 +123,26 @@ def test_a_move_waits_for_claims_whose_workers_died(
     assert path.status()["in_hand"] == "2 orphans given back"
 
 
+def test_a_claim_that_ends_while_the_queue_is_moved_is_looked_at_once_more(
+    path: Way, client: Any, hold: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold(0)
+    (tag,) = claimed(client, 600)
+    move_queues = Move._carry_all
+
+    def carry(move: Move, run: Run) -> None:
+        ends_at = time() + 0.5
+        client.zadd("unacked_index", {tag: ends_at - 600}, xx=True)
+        move_queues(move, run)
+        wait_until(lambda: time() > ends_at, within_s=20, what="the end of the claim")
+
+    monkeypatch.setattr(Move, "_carry_all", carry)
+    monkeypatch.setattr(orphan_wait, "_SLACK_S", 0)
+    result = command(path, "--orphans", "--wait")
+    assert result.exit_code == 0, result.output
+    assert places(path.arrived()) == [0]
+
+
 def test_a_move_waits_until_a_delivery_is_old_enough(path: Way, hold: Callable[..., None]) -> None:
     hold(0)
     order = replace(path.order(), orphans=Selection((path.queue,), older_than_s=3), waits_for_orphans=True)
@@ -129,23 +151,23 @@ def test_a_move_waits_until_a_delivery_is_old_enough(path: Way, hold: Callable[.
         assert move.left_in_hand() == ""
 
 
-def test_the_claim_of_a_worker_that_lives_is_not_waited_for(path: Way, client: Any, hold: Callable[..., None]) -> None:
+def test_the_claim_of_a_worker_that_lives_is_not_waited_for(
+    path: Way, client: Any, hold: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     hold(0)
-    (tag,) = claimed(client, 2)
-    ended = Event()
+    (tag,) = claimed(client, 600)
 
-    def renew() -> None:
-        while not ended.wait(0.1):
-            client.zadd("unacked_index", {tag: time()}, xx=True)
+    def look(*given: Any) -> str:
+        # renewed before each look, two seconds from its end after it: no pause of a slow machine can end it
+        client.zadd("unacked_index", {tag: time()}, xx=True)
+        text = orphans.take_back(*given)
+        client.zadd("unacked_index", {tag: time() - 598}, xx=True)
+        return text
 
-    renewing = Thread(target=renew)
-    renewing.start()
-    try:
-        result = command(path, "--orphans", "--wait")
-    finally:
-        ended.set()
-        renewing.join()
+    monkeypatch.setattr(orphan_wait, "take_back", look)
+    result = command(path, "--orphans", "--wait")
     assert result.exit_code == 0, result.output
+    assert "waiting for 1 message in workers' hands" in result.stderr
     assert "1 message is still in workers' hands" in result.stderr.splitlines()[-1]
     assert path.arrived() == []
 
