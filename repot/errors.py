@@ -70,6 +70,10 @@ class BrokerUnreachable(RepotError):
     exit_code = 3
 
 
+class SendingStopped(BrokerUnreachable):
+    """The sender stopped while the broker took nothing; what was on its way may arrive."""
+
+
 class DepthUnknown(BrokerUnreachable):
     """The broker answered, but has not counted its messages yet."""
 

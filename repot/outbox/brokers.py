@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from repot.brokers import open_configured
 from repot.brokers.headers import ROLLOUT_HEADER, RolloutStamp
 from repot.brokers.moving import MoveTarget, Outgoing
-from repot.brokers.publishing import PublishOutcome
-from repot.errors import BrokerUnreachable
+from repot.brokers.publishing import PublishOutcome, refused
+from repot.errors import BrokerUnreachable, SendingStopped
 from repot.logs import get_logger
 from repot.routing.counters import Counters
 from repot.routing.side import Side, side_of
@@ -121,6 +121,9 @@ class RolloutBrokers:
         side = Side(place)
         try:
             receipts = list(self._published(side, queue, messages))
+        except SendingStopped:
+            # the target may have them
+            raise
         except BrokerUnreachable as error:
             if side is Side.SOURCE:
                 raise
@@ -133,7 +136,11 @@ class RolloutBrokers:
         ]
         if left:
             self._note_refusal(receipts[left[0]].reason)
-            again = self._fallen_back(queue, [messages[number] for number in left])
+            try:
+                again = self._fallen_back(queue, [messages[number] for number in left])
+            except BrokerUnreachable as error:
+                # the target has the others, which must not be sent again
+                again = [refused(error.message)] * len(left)
             for number, receipt in zip(left, again, strict=True):
                 receipts[number] = receipt
         elif side is Side.TARGET:

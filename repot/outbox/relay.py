@@ -11,7 +11,7 @@ from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from repot.errors import BrokerUnreachable, LeaseLost, StoreUnreachable
+from repot.errors import BrokerUnreachable, LeaseLost, SendingStopped, StoreUnreachable
 from repot.logs import get_logger
 from repot.masking import masked
 from repot.outbox.brokers import open_sender
@@ -174,7 +174,7 @@ class Relay:
         self.state.beat_at, self.state.trouble = monotonic(), "the broker takes no messages now"
         if self._stop.is_set():
             message = "stopped while the broker took no messages"
-            raise BrokerUnreachable(message, hint="What was on its way may be published again, with the same ids.")
+            raise SendingStopped(message, hint="What was on its way may be published again, with the same ids.")
 
     def _settle(self, outcome: Outcome) -> None:
         assert self._lease is not None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from threading import Event
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from repot import outbox
+from repot.chaos.runner.proxies import Proxy
 from repot.database.migrate import Migrations
 from repot.idempotency.guard import guard_of
 from repot.outbox.relay import Relay
@@ -19,6 +21,7 @@ from repot.routing.side import Side, side_of
 from repot.testbed import redis_server
 from repot.waiting import wait_until
 from repot.worker.rollout import rollout_of
+from support.moves import declare
 from support.rollouts import DIRECTIONS, NAME, TASKS, Rollout, doubled, rollout_between
 
 if TYPE_CHECKING:
@@ -96,6 +99,52 @@ def test_what_the_target_does_not_take_goes_to_the_source(
         shop.publish()
         (line,) = shop.rollout.await_ran(["a"])
         assert line["side"] == Side.SOURCE
+
+
+def test_what_the_target_has_confirmed_is_not_sent_again_while_the_source_is_away(
+    redis: Server, rabbitmq: Server, postgresql: PrivateDatabase, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        source = stack.enter_context(redis_server())
+        rollout = Rollout(source.url, rabbitmq.url, redis, tmp_path, lease_store=postgresql.url)
+        shop = stack.enter_context(closing(Shop(rollout, postgresql)))
+        declare(
+            rabbitmq, rollout.queue, **{"x-queue-type": "classic", "x-max-length": 1, "x-overflow": "reject-publish"}
+        )
+        rollout.begin(1.0)
+        source.process.stop()
+        for label in "abc":
+            shop.send(label)
+        shop.publish()
+        assert len(rollout.ids(Side.TARGET)) == 1
+        assert [row.attempts for row in shop.store.rows()] == [1, 1]
+
+
+def test_a_relay_that_is_stopped_while_the_target_is_slow_sends_nothing_to_the_source(
+    redis: Server, rabbitmq: Server, toxiproxy: Server, postgresql: PrivateDatabase, tmp_path: Path
+) -> None:
+    """The target may have what was on its way."""
+    proxy = Proxy.create(toxiproxy.url, f"slow-{uuid4()}", rabbitmq.port)
+    target = rabbitmq.url_at(proxy.port)
+    rollout = Rollout(redis.url, target, redis, tmp_path, lease_store=postgresql.url)
+    with closing(Shop(rollout, postgresql)) as shop:
+        declare(rabbitmq, rollout.queue)
+        rollout.begin(1.0)
+        stop = Event()
+        with closing(Relay(rollout.settings, shop.store)) as relay:
+            sender: Any = relay._sender
+            wait_until(lambda: sender.record is not None, within_s=20, what="the record is read")
+            thread = Thread(target=relay.run, args=(stop,))
+            thread.start()
+            shop.send("first")
+            wait_until(lambda: relay.state.published == 1, within_s=30, what="it is connected")
+            with proxy.with_toxic("bandwidth", ["downstream"], {"rate": 0}):
+                shop.send("second")
+                wait_until(lambda: "takes no messages" in relay.state.trouble, within_s=30, what="it waits")
+                stop.set()
+                thread.join()
+        assert rollout.ids(Side.SOURCE) == []
+        assert len(list(shop.store.rows())) == 1
 
 
 def test_without_a_record_the_relay_sends_to_the_source(shop: Shop) -> None:
