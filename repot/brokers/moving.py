@@ -199,8 +199,12 @@ class InCluster(Protocol):
 class HoldsDelayed(Protocol):
     """A broker that holds messages until they are due, outside of their queues (RabbitMQ)."""
 
-    def delayed_reader(self, queue: str, *, lease_s: float, moved: MovedBy | None = None) -> QueueReader:
+    def delayed_reader(
+        self, queue: str, *, lease_s: float, moved: MovedBy | None = None, stages: bool = True
+    ) -> QueueReader:
         """Return a reader of the messages that are not due yet and will go to a queue; of all, or as for `reader`.
+
+        Without `stages` all that is taken goes back where it was when the reader is closed.
 
         Raises:
             BrokerUnreachable: the broker did not answer.

@@ -175,9 +175,10 @@ def _present(move: Move, record: Mapping[str, str], queue: str, goal: str) -> It
 def _delayed(move: Move, queue: str, moved: MovedBy, stack: ExitStack) -> Iterator[Message]:
     if not isinstance(move.target, HoldsDelayed):
         return
-    reader = stack.enter_context(closing(move.target.delayed_reader(queue, lease_s=_LEASE_S, moved=moved)))
-    while (found := reader.take(_TOGETHER, "verify")).messages:
-        yield from (one.message for one in found.messages)
+    found = move.target.delayed_reader(queue, lease_s=_LEASE_S, moved=moved, stages=False)
+    reader = stack.enter_context(closing(found))
+    while (taken := reader.take(_TOGETHER, "verify")).messages:
+        yield from (one.message for one in taken.messages)
 
 
 def _taken_out(back: Account) -> int:

@@ -22,7 +22,7 @@ from repot.migrate.move import open_move
 from repot.upstream import delay_queues
 from repot.waiting import wait_until
 from support.live_consumer import LiveConsumer
-from support.moves import Way, killed_at, places, read, start_killed, stopped_without_confirms, task, way_of
+from support.moves import Way, exists, killed_at, places, read, start_killed, stopped_without_confirms, task, way_of
 from support.realm import Realm
 from support.shared_rabbitmq import vhost_of
 
@@ -249,11 +249,6 @@ def run_what_is_left(server: Server, queue: str, worker: LiveConsumer) -> None:
             return (found.message_count, found.consumer_count) == (0, 1)
 
         wait_until(is_alone, within_s=30, what="the worker has received all that is in the queue")
-
-
-def exists(server: Server, queue: str) -> bool:
-    with closing(server.open()) as broker:
-        return not broker.missing([queue])  # type: ignore[attr-defined]
 
 
 def check(ran: list[Message], there: list[Message], maybe_twice: int = 200, sent: range = ALL) -> None:

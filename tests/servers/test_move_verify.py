@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from kombu import Connection
 
 from repot.brokers.moving import HoldsDelayed
+from repot.brokers.rabbitmq.staging import staging_name
 from repot.cli.main import main
 from repot.config.delays import EXIT, delayed_pattern
 from repot.migrate import verify
@@ -18,8 +19,9 @@ from repot.migrate.identity import identity_of
 from repot.testbed.rabbitmqctl import evaluate
 from repot.upstream import delay_queues
 from repot.waiting import wait_until
+from support.live_consumer import LiveConsumer
 from support.move_plans import brokers, policy
-from support.moves import Way, consume, task, use, way
+from support.moves import Way, consume, exists, task, use, way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -166,6 +168,7 @@ def test_what_a_worker_holds_is_not_called_lost(path: Way, repot: Callable[..., 
 
 
 def test_what_the_target_holds_until_it_is_due_is_there(path: Way, repot: Callable[..., Result]) -> None:
+    """And stays there, also where workers of the target read its queue already."""
     with Connection(path.target.url) as connection:
         delay_queues.declare(connection, "quorum")
         channel: Any = connection.default_channel
@@ -175,11 +178,17 @@ def test_what_the_target_holds_until_it_is_due_is_there(path: Way, repot: Callab
     with closing(path.target.open()) as broker:
         assert isinstance(broker, HoldsDelayed)
         wait_until(lambda: broker.depth(path.goal).delayed == 3, within_s=60, what="they are held", poll_s=0.5)
-    said = repot("verify", path.name)
-    assert said.exit_code == 0, said.output
-    assert f"{path.queue} -> {path.goal}: 5 delivered, 5 in the target\n" in said.stdout
+    first = f"{path.queue} -> {path.goal}: 5 delivered"
+    assert f"{first}, 5 in the target\n" in repot("verify", path.name).stdout
+    with LiveConsumer(path.target.url, path.goal, is_free=True) as worker:
+        wait_until(lambda: len(worker.ran) == 2, within_s=60, what="it has what is due")
+        for _ in range(2):
+            said = repot("verify", path.name)
+            assert said.exit_code == 0, said.output
+            assert f"{first}, 3 in the target, 2 gone\n" in said.stdout
     with closing(path.target.open()) as broker:
         wait_until(lambda: broker.depth(path.goal).delayed == 3, within_s=60, what="they are held again", poll_s=0.5)
+    assert not exists(path.target, staging_name(path.goal))
 
 
 def test_the_first_line_says_whether_the_account_closes(path: Way, repot: Callable[..., Result]) -> None:

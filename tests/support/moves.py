@@ -238,3 +238,8 @@ def start_killed(
     }
     command = [sys.executable, "-m", "support.killed_move", json.dumps(given)]
     return forked.start(command, env=inherited_environment(without=()) | {"PYTHONPATH": APPS}, stdout=-1, text=True)
+
+
+def exists(server: Server, queue: str) -> bool:
+    with closing(server.open()) as broker:
+        return not broker.missing([queue])  # type: ignore[attr-defined]

@@ -183,7 +183,9 @@ class RabbitBroker:
             reader = FilteredReader(connect, (queue,), brought_by(moved), limit, self._errors)
         return self._staging(queue, reader, size, lease_s)
 
-    def _staging(self, queue: str, reader: RabbitReader, window: int, lease_s: float) -> StagingReader:
+    def _staging(
+        self, queue: str, reader: RabbitReader, window: int, lease_s: float, *, stages: bool = True
+    ) -> StagingReader:
         name = staging_name(queue)
         staged = StagedReader(self._reading(lease_s), name, window, self._return_limit(name), self._errors)
         return StagingReader(
@@ -194,6 +196,7 @@ class RabbitBroker:
             self._errors,
             delays=self._is_delayed(queue),
             check=lambda: self._refuse_limits(name),
+            stages=stages,
         )
 
     def _refuse_limits(self, queue: str) -> None:
@@ -218,10 +221,12 @@ class RabbitBroker:
         average = int(found.get("message_bytes", 0)) // max(1, int(found.get("messages", 0)))
         return max(1, WINDOW_BYTES // max(1, average))
 
-    def delayed_reader(self, queue: str, *, lease_s: float, moved: MovedBy | None = None) -> StagingReader:
+    def delayed_reader(
+        self, queue: str, *, lease_s: float, moved: MovedBy | None = None, stages: bool = True
+    ) -> StagingReader:
         """Return a reader of the delayed messages for a queue."""
         reader = FilteredReader(self._reading(lease_s), LEVELS, is_for(queue, moved), None, self._errors)
-        return self._staging(queue, reader, min(_MAX_WINDOW, self._fitting(queue)), lease_s)
+        return self._staging(queue, reader, min(_MAX_WINDOW, self._fitting(queue)), lease_s, stages=stages)
 
     def _reading(self, lease_s: float) -> Callable[[], Connection]:
         return partial(self._connect, confirm_publish=True, heartbeat_s=max(1, round(lease_s)))

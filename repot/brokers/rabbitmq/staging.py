@@ -81,15 +81,17 @@ class StagingReader(QueueReader):
         *,
         delays: bool,
         check: Callable[[], None],
+        stages: bool = True,
     ) -> None:
         """Read `queue`, or what is delayed for it, by `reader`, and its staging queue by `staged`.
 
         `delays` says whether RabbitMQ holds messages for the queue until they are due; `check` raises MoveRefused where
-        the staging queue would not keep its messages.
+        the staging queue would not keep its messages. Without `stages` it only takes what is staged already.
         """
         self._queue, self._reader, self._staged = queue, reader, staged
         self._timeout_s, self._errors = timeout_s, errors
         self._name, self._delays, self._check = staging_name(queue), delays, check
+        self._stages = stages
         #: Whether there is a staging queue; None before it was looked for.
         self._is_staging: bool | None = None
         self._is_first = True
@@ -106,7 +108,7 @@ class StagingReader(QueueReader):
             if found.messages:
                 return found
         with self._errors():
-            has_others = self._has_others(connection)
+            has_others = self._stages and self._has_others(connection)
         if not has_others:
             return self._reader.take(limit, name)
         window = self._reader.take(limit, name)
