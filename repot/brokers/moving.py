@@ -224,7 +224,8 @@ class MoveTarget(HasQueueTraits, Protocol):
     ) -> tuple[Receipt, ...]:
         """Send messages to their queues; return one receipt for each, in order.
 
-        `on_wait` is called about once a second while the broker accepts nothing; `on_sent` when all is sent and not
+        `on_wait` is called about once a second while the broker accepts nothing, and ends the wait by a TimeoutError as
+        if the broker had not answered; `on_sent` when all is sent and not
         confirmed yet, by a broker that confirms later.
 
         Raises:

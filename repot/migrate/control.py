@@ -117,6 +117,7 @@ class Control:
     _pause_s: float = _FIRST_PAUSE_S
     _away_since: float | None = None
     _renewed_at: float = 0
+    _alive_at: float = 0
     _depth_checked_at: float = 0
 
     @property
@@ -140,7 +141,8 @@ class Control:
             self.progress("paused" if self._requested is Request.PAUSE else "the target queue is full enough")
             self.let_go()
             self._rest(_SLICE_S)
-        self._check_end()
+            self.answered()
+        self.check_end()
         return self.limits.limit is None or self.spent.moved_count < self.limits.limit
 
     def is_over(self) -> bool:
@@ -170,13 +172,25 @@ class Control:
         return min(size, max(1, int(rate))) if rate else size
 
     def moved(self, window: Window) -> None:
-        """Count a window, and wait as long as the rate demands."""
-        self.moved_count += len(window.written)
-        self.spent.moved_count += len(window.written)
-        self._away_since, self._pause_s = None, _FIRST_PAUSE_S
+        """Count a window, and wait as long as the rate demands.
+
+        Raises:
+            MoveStopped: an operator, a signal or the deadline ends it.
+        """
+        self.count(window)
+        self.answered()
         self.progress("moving")
         if rate := self._rate or self.limits.rate:
             self._rest(len(window.written) / rate)
+
+    def count(self, window: Window) -> None:
+        """Count what a window has moved."""
+        self.moved_count += len(window.written)
+        self.spent.moved_count += len(window.written)
+
+    def answered(self) -> None:
+        """Note that both brokers did what they had to: the patience with an outage begins again."""
+        self._away_since, self._pause_s = None, _FIRST_PAUSE_S
 
     def apply(self, lines: Lines) -> None:
         """Apply a change to the journal, which renews the lease; take what an operator asked for.
@@ -189,16 +203,15 @@ class Control:
         self._requested = Request(record.get("wanted") or Request.RUN)
         self._rate = float(record["rate"]) if record.get("rate") else None
 
-    def target_refuses(self, reason: str, on_wait: Callable[[], None]) -> None:
+    def target_refuses(self, reason: str) -> None:
         """Wait a moment while the target takes nothing (an alarm, a full queue, no memory).
 
         Raises:
             MoveStopped: an operator, a signal or the deadline ends it.
         """
+        self.check_end()
         self.progress(f"the target refuses: {reason}")
-        on_wait()
-        self._check_end()
-        self._sleep(self._next_pause())
+        self._rest(self._next_pause())
 
     def disturbed(self, error: RepotError) -> None:
         """Wait a moment after a broker failed.
@@ -213,7 +226,7 @@ class Control:
         if now - self._away_since > self.limits.patience_s:
             message = f"a broker was away for {self.limits.patience_s:g} s: {error.message}"
             raise MoveStopped(message, hint="`repot move resume` goes on once it is back.") from error
-        self._check_end()
+        self.check_end()
         self._sleep(self._next_pause())
 
     def renew(self) -> None:
@@ -241,21 +254,31 @@ class Control:
         while (left := until - monotonic()) > 0 and not self.stop.is_set():
             self.stop.wait(min(left, _SLICE_S))
             self.renew()
-            if left > _SLICE_S / 2:
+            if monotonic() - self._alive_at > _SLICE_S / 2:
                 self.alive()
-        self._check_end()
+                self._alive_at = monotonic()
+        self.check_end()
 
     def _sleep(self, seconds: float) -> None:
         self.stop.wait(seconds)
-        self._check_end()
+        self.check_end()
 
     def _next_pause(self) -> float:
         now, self._pause_s = self._pause_s, min(2 * self._pause_s, _LONGEST_PAUSE_S)
         return now
 
-    def _check_end(self) -> None:
-        if reason := reason_to_end(self.limits, self.spent, self.stop, self._requested):
+    def check_end(self) -> None:
+        """Check that the move is to go on.
+
+        Raises:
+            MoveStopped: an operator, a signal or the deadline ends it.
+        """
+        if reason := self.reason_to_end():
             raise MoveStopped(reason, hint="`repot move resume` goes on from here.")
+
+    def reason_to_end(self) -> str:
+        """Return why the move ends before its time; empty if it goes on."""
+        return reason_to_end(self.limits, self.spent, self.stop, self._requested)
 
 
 def reason_to_end(limits: Limits, spent: Spent, stop: Event, requested: str) -> str:

@@ -58,8 +58,8 @@ class QueueMover:
         self._ahead = ReadAhead(route.translation, route.look)
         self._writer = WindowWriter(route, placement, control, self._wait)
         self._window = self._number = 0
-        #: Whether a window is in the journal and not settled.
-        self._is_open = False
+        #: The window that is in the journal and not settled.
+        self._open_window: Window | None = None
         #: Whether nothing of the queue may be on both brokers.
         self.is_settled = False
         self._is_empty = False
@@ -114,6 +114,7 @@ class QueueMover:
             if self._reader is None:
                 self._recover()
             self._is_empty = not self._move_window() and not self._turn()
+            self._control.answered()
             return self._is_empty and self._control.is_over()
         except DISTURBANCES as error:
             self._leave()
@@ -121,6 +122,7 @@ class QueueMover:
             return False
 
     def _leave(self) -> None:
+        self._open_window = None
         self._ahead.give_back()
         reader, self._reader = self._reader, None
         if reader is not None:
@@ -134,7 +136,7 @@ class QueueMover:
     def _unstage(self) -> None:
         """Let the queue's other consumers have what is staged, unless the target may have it."""
         self._ahead.give_back()
-        if self._reader is None or self._is_open:
+        if self._reader is None or self._open_window:
             return
         try:
             self._reader.unstage(self._release_of)
@@ -211,7 +213,7 @@ class QueueMover:
     def _open(self, reservation: Reservation, entries: list[Entry]) -> Window:
         certain = [entry.identity for entry in entries if self._number_it(entry)]
         window = Window(self._route.account, self._window, reservation, entries)
-        self._is_open = True
+        self._open_window = window
         self._control.apply(window.opened(self._number, certain))
         return window
 
@@ -247,8 +249,10 @@ class QueueMover:
                 raise
             self._settle(window)
             window.reservation.give_back()
+            self._control.count(window)
             raise
         self._settle(window)
+        self._control.moved(window)
 
     def _traced(self, window: Window) -> AbstractContextManager[None]:
         """Return the span of a window: linked to the senders of its messages, whose traces go on where they run."""
@@ -260,8 +264,7 @@ class QueueMover:
 
     def _settle(self, window: Window) -> None:
         self._placement.finish(window, self._control.journal)
-        self._is_open = False
-        self._control.moved(window)
+        self._open_window = None
 
     # -- what an earlier mover left
 
@@ -281,7 +284,6 @@ class QueueMover:
                 open_now = {}
         if open_now:
             self._control.apply(abandoned(queue, open_now, may_be_written=not self._placement.is_certain))
-        self._is_open = False
         self._written = counted(self._journal.identities(queue, "written"))
         self._maybe = self._journal.identities(queue, "maybe")
 
@@ -311,7 +313,7 @@ class QueueMover:
         for entry in entries:
             entry.number, entry.maybe_twice = numbers[entry.identity].pop(0), marks
         self._route.check(entries)
-        window = Window(self._route.account, self._window, reservation, entries)
+        window = self._open_window = Window(self._route.account, self._window, reservation, entries)
         if marks:
             self._control.apply(marked(window.queue, len(entries)))
         self._finish(window)
@@ -323,6 +325,9 @@ class QueueMover:
 
     def _keep_alive(self) -> None:
         self._control.apply(nothing(self._route.account))
+        if self._open_window is not None:
+            # without ids it renews the lease
+            self._open_window.reservation.commit(())
         self._ahead.keep_alive()
         if self._reader is not None:
             self._reader.keep_alive()

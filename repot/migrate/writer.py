@@ -44,7 +44,7 @@ class WindowWriter:
 
     def _send(self, window: Window, pending: Sequence[Entry], meanwhile: Callable[[], None]) -> None:
         outgoing = [self._outgoing(entry) for entry in pending]
-        sending = Sending(pending, outgoing, self._control.journal, self._wait, meanwhile)
+        sending = Sending(pending, outgoing, self._control.journal, self._wait_or_end, meanwhile)
         receipts = self._placement.write(window, sending)
         refusals = []
         for entry, receipt in zip(pending, receipts, strict=True):
@@ -56,9 +56,17 @@ class WindowWriter:
                 refusals.append(receipt.reason)
         again = self._mark(_unknown(pending, receipts))
         if refusals:
-            self._control.target_refuses(refusals[0], self._wait)
+            self._control.target_refuses(refusals[0])
         if again:
             self._control.apply(marked(window.queue, again))
+            self._control.check_end()
+
+    def _wait_or_end(self) -> None:
+        """Keep everything alive, or let the broker be asked no longer: what it has of the messages is unknown then."""
+        self._wait()
+        if reason := self._control.reason_to_end():
+            raise TimeoutError(reason)
+        self._control.progress("waiting for the target")
 
     def _mark(self, entries: Sequence[Entry]) -> int:
         """Mark messages that are to be sent again although the first copy may have arrived; return how many are new."""
@@ -77,8 +85,9 @@ class WindowWriter:
         outgoing = [self._outgoing(entry) for entry in entries]
         # its workers need not have declared it
         self._route.source.prepare({one.queue for one in outgoing})
-        receipts = self._route.source.deliver(outgoing, self._wait)
+        receipts = self._route.source.deliver(outgoing, self._wait_or_end)
         if refused := next((one for one in receipts if not one.is_confirmed), None):
+            self._control.check_end()
             message = f"what the target cannot hold cannot be quarantined on the source either: {refused.reason}"
             raise MoveStopped(message, hint="Make room for the dead-letter queue on the source, and resume.")
         window.written += entries

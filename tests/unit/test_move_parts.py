@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from contextlib import closing
 from threading import Event
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,7 @@ from repot.brokers.reservation import Reservation, TakenMessage
 from repot.config import ExplicitSettings
 from repot.errors import BrokerUnreachable, LeaseLost, MoveStopped
 from repot.migrate.account import account_of, digests
-from repot.migrate.control import Control, Limits, Spent
+from repot.migrate.control import Control, Limits, Spent, Until
 from repot.migrate.database_journal import DatabaseJournal
 from repot.migrate.garbage import seldom_collected
 from repot.migrate.identity import identity_of
@@ -65,6 +66,7 @@ class Reader(QueueReader):
         self._source, self._batches = source, list[Batch]()
 
     def take(self, limit: int, _name: str) -> Reservation:
+        self._source.before_take()
         taken, self._source.waiting[:limit] = self._source.waiting[:limit], []
         came_back = self._source.came_back
         found = Batch(
@@ -90,6 +92,7 @@ class Source:
         #: As on RabbitMQ; on Redis a reservation outlives its reader.
         self.ends_with_its_connection = True
         self.before_commit: Callable[[], object] = lambda: None
+        self.before_take: Callable[[], object] = lambda: None
 
     def on_commit(self, ids: list[str]) -> None:
         if ids:
@@ -342,6 +345,27 @@ def test_a_broker_that_is_away_for_too_long_ends_it(way: Way) -> None:
     with pytest.raises(MoveStopped, match="a broker was away"):
         way.mover(patience_s=0).run()
     assert (way.target.ids, len(way.source.waiting)) == ([], 5)
+
+
+def test_outages_with_an_answer_between_them_are_not_one(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue of a move that follows is empty meanwhile."""
+    passed, error = [0.0], BrokerUnreachable("away", hint="")
+    monkeypatch.setattr("repot.migrate.control.monotonic", lambda: monotonic() + passed[0])
+    looks: list[str] = []
+
+    def fail_at_times() -> None:
+        passed[0] += 400
+        looks.append("look")
+        if len(looks) % 2:
+            raise error
+        if len(looks) > 5:
+            way.stop.set()
+
+    way.source.before_take = fail_at_times
+    way.source.waiting.clear()
+    with pytest.raises(MoveStopped, match="interrupted"):
+        way.mover(patience_s=300, until=Until.FOLLOW).run()
+    assert len(looks) > 5
 
 
 def test_the_hold_of_the_queue_is_renewed_when_a_third_of_its_lease_is_over(
