@@ -176,12 +176,14 @@ class Move:
             raise ConfigInvalid(message, hint="Leave out --jobs and --until follow, or move one --queue.")
         refuse_circles(self.order, self.order.goals)
         check_queues(self.target, self.order)
-        self._register()
+        changes = self._register()
         holder = this_process(f"the move {self.order.name!r}")
         token = acquire(self.journal, holder, self.order.limits.lease_s)
         run = Run(holder, token, stop, progress)
         state = ENDED
         try:
+            if changes:
+                self.journal.ask(changes, audit_line("resumed"))
             self.journal.ask({"wanted": Request.RUN, "state": MOVING} | self._uses(), audit_line("started"))
             self._turn(run)
             if self.order.revoked:
@@ -372,8 +374,11 @@ class Move:
             rules = Rules(rules.priority, raw=True, queues={leg.read: leg.goal}, dead_letters_of=rules.dead_letters_of)
         return Translation(leg.read, traits, traits_of(leg.goal), rules, traits_of)
 
-    def _register(self) -> None:
-        """Create the journal, or check that it belongs to the same brokers and queues."""
+    def _register(self) -> dict[str, str]:
+        """Create the journal, or check that it belongs to the same brokers; return what this order changes in it.
+
+        Who has its lease may make the changes: another mover may be at work by what it says.
+        """
         order = self.order
         ends = (self.source, self.target) if order.direction is Direction.FORTH else (self.target, self.source)
         places = {
@@ -395,7 +400,7 @@ class Move:
             "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         if order.direction is Direction.FORTH and self.journal.create(fields):
-            return
+            return {}
         record = find_record(self.journal, order.name)
         for side, named in places.items():
             if differences := named.differences(Place.in_record(record, side)):
@@ -407,7 +412,7 @@ class Move:
         changed = {"queues": json.dumps(queues), "priority": order.rules.priority, "dead": json.dumps(dead)}
         if order.direction is Direction.FORTH:
             changed["pace"] = order.limits.pace()
-        self.journal.ask({**known, **changed}, audit_line("resumed"))
+        return {**known, **changed}
 
     def _end(self, token: str, state: str) -> None:
         # a journal that does not answer keeps its lease until it ends

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from repot.cli.main import main
+from repot.migrate.move import open_move
 from repot.waiting import wait_until
 from support.moves import Way, declare, task, way
 from support.shared_rabbitmq import ask
@@ -197,6 +198,20 @@ def test_one_mover_a_queue(path: Way, repot: Callable[..., Result]) -> None:
         assert "process 7" in result.stderr
         hold.release()
     assert repot("start", "--name", path.name, "--execute", *brokers(path)).exit_code == 0
+
+
+def test_a_start_that_is_refused_changes_nothing_of_the_move(path: Way, repot: Callable[..., Result]) -> None:
+    """Its mover goes on, and what goes on later does it as that one did."""
+    path.fill([task(0)])
+    words = ("start", "--name", path.name, "--execute", *brokers(path))
+    assert repot(*words, "--rate", "100", "--priority", "keep").exit_code == 0
+    with open_move(path.order(), path.settings) as move:
+        token = move.journal.acquire("the move 'other', process 7", 60)
+        before = move.journal.read()
+        result = repot(*words)
+        assert (result.exit_code, "process 7" in result.stderr) == (5, True)
+        assert move.journal.read() == before
+        move.journal.release(token)
 
 
 def test_progress_states_no_rate_before_there_is_one(path: Way, repot: Callable[..., Result]) -> None:
