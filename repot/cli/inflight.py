@@ -12,6 +12,7 @@ from repot.cli.columns import print_table
 from repot.cli.deployment import APP, broker_settings
 from repot.cli.dlq_options import JSON, refuse_blank
 from repot.cli.durations import seconds
+from repot.cli.move_options import NOT_WORKERS
 from repot.cli.output import echo, echo_json, echo_line
 from repot.sanitize import readable
 
@@ -86,14 +87,7 @@ def list_(*, queues: tuple[str, ...], app: str | None, wait: float, as_json: boo
     metavar="AGE",
     help="Only messages delivered before: a worker without a connection cannot be seen.",
 )
-@click.option(
-    "--not-a-worker",
-    "not_workers",
-    multiple=True,
-    callback=refuse_blank,
-    metavar="ADDRESS",
-    help="A client of the broker, as IP:PORT, that you know to hold no tasks; may be repeated.",
-)
+@NOT_WORKERS
 @click.option("--execute", is_flag=True, help="Give back; without it, only show what would be.")
 def requeue(*, orphans: bool, execute: bool, **given: Any) -> None:  # noqa: ANN401 - click's options
     """Give back to their queues the messages that no living worker holds.

@@ -12,6 +12,7 @@ from repot.cli.move_options import (
     DLQ,
     EXECUTE,
     JSON,
+    NOT_WORKERS,
     ORPHANS,
     REVOKED,
     SAMPLE,
@@ -51,6 +52,7 @@ def move() -> None:
 @order_options
 @DLQ
 @ORPHANS
+@NOT_WORKERS
 @REVOKED
 @SAMPLE
 @JSON
@@ -71,6 +73,7 @@ def plan(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click's opti
 @order_options
 @DLQ
 @ORPHANS
+@NOT_WORKERS
 @WAIT
 @REVOKED
 @SAMPLE
@@ -144,6 +147,7 @@ def stop(*, name: str, **given: Any) -> None:  # noqa: ANN401
 @order_options
 @DLQ
 @ORPHANS
+@NOT_WORKERS
 @WAIT
 @REVOKED
 @EXECUTE

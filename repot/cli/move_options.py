@@ -13,7 +13,7 @@ from repot.cli.output import echo
 from repot.cli.parameters import stated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from celery import Celery
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from repot.migrate.addresses import Address, Addresses
     from repot.migrate.control import Limits
     from repot.migrate.move import Order
+    from repot.migrate.orphans import Selection
     from repot.migrate.queue_choice import QueueChoice
     from repot.migrate.translate import Rules
 
@@ -31,6 +32,14 @@ ORPHANS = click.option(
     "--orphans",
     is_flag=True,
     help="Redis: first give back what no living worker holds, as `repot inflight requeue --orphans`.",
+)
+NOT_WORKERS = click.option(
+    "--not-a-worker",
+    "not_workers",
+    multiple=True,
+    callback=refuse_blank,
+    metavar="ADDRESS",
+    help="A client of the broker, as IP:PORT, that you know to hold no tasks; may be repeated.",
 )
 WAIT = click.option(
     "--wait",
@@ -263,12 +272,11 @@ def _order(
     choice: QueueChoice,
 ) -> Order:
     from repot.migrate.dead_letters import dead_queues
+    from repot.migrate.in_hand import CONTROL_EXCHANGE
     from repot.migrate.move import Order
-    from repot.migrate.orphans import Selection
 
-    if given.get("waits") and not given.get("orphans"):
-        message = "--wait waits for orphans: add --orphans"
-        raise click.UsageError(message)
+    _check_wait(given)
+    control_exchange = CONTROL_EXCHANGE if app is None else str(app.conf.control_exchange)
     queues = dict(choice.queues)
     rules = _rules(queues, given, settings, app)
     # first: what cannot be delivered is quarantined in the dead-letter queues
@@ -280,7 +288,7 @@ def _order(
         queues,
         rules,
         _limits(given),
-        orphans=Selection(queues=tuple(queues)) if given.get("orphans") else None,
+        orphans=_orphans(queues, given, control_exchange) if given.get("orphans") else None,
         waits_for_orphans=given.get("waits", False),
         revoked=given.get("revoked", False),
         uses_rpc=None if app is None else _uses_rpc(app),
@@ -288,7 +296,23 @@ def _order(
         choice=choice,
         result_backend="" if app is None else str(app.conf.result_backend or ""),
         dead=frozenset(dead),
+        control_exchange=control_exchange,
     )
+
+
+def _check_wait(given: dict[str, Any]) -> None:
+    if given.get("waits") and not given.get("orphans"):
+        message = "--wait waits for orphans: add --orphans"
+        raise click.UsageError(message)
+    if given.get("waits") and given.get("until") == "follow":
+        message = "--wait begins when the queues are empty, and --until follow goes on then: leave out one of them"
+        raise click.UsageError(message)
+
+
+def _orphans(queues: Iterable[str], given: dict[str, Any], control_exchange: str) -> Selection:
+    from repot.migrate.orphans import Selection
+
+    return Selection(tuple(queues), control_exchange=control_exchange, not_workers=given["not_workers"])
 
 
 def _app(given: dict[str, Any]) -> Celery | None:

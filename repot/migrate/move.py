@@ -19,6 +19,7 @@ from repot.migrate.consumption import uses_of
 from repot.migrate.control import Control, Limits, Request, Until
 from repot.migrate.dead_letters import DeadLetterTranslation, staying
 from repot.migrate.identity import identity_of, task_id
+from repot.migrate.in_hand import CONTROL_EXCHANGE
 from repot.migrate.jobs import do_in_jobs
 from repot.migrate.journal_store import journal_in_store
 from repot.migrate.leases import LeasedJournal, acquire, hold_queue
@@ -94,6 +95,8 @@ class Order:
     allow_rpc: bool = False
     #: How the queues were chosen; None if they are those of a journal.
     choice: QueueChoice | None = None
+    #: Of the application: the source's workers are asked by it, and the target's.
+    control_exchange: str = CONTROL_EXCHANGE
     #: Which of the queues are dead-letter queues.
     dead: frozenset[str] = frozenset()
     #: Move also a queue that belongs to another move.
@@ -187,7 +190,7 @@ class Move:
             self.journal.ask({"wanted": Request.RUN, "state": MOVING} | self._uses(), audit_line("started"))
             self._turn(run)
             if self.order.revoked:
-                text = carry_revoked(self.order.addresses, self.settings)
+                text = carry_revoked(self.order.addresses, self.settings, self.order.control_exchange)
                 self.journal.ask({"revoked": text}, audit_line(text))
             self._carry_with_orphans(run)
             state = DONE

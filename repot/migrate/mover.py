@@ -188,7 +188,7 @@ class QueueMover:
             self._control.apply(recognised(self._route.account, len(known)))
         fresh = [entry for entry in batch.entries if entry.taken.id not in known]
         try:
-            self._route.check(fresh)
+            self._route.refuse(fresh)
         except BaseException:
             reservation.give_back()
             raise
@@ -312,7 +312,7 @@ class QueueMover:
         entries = self._ahead.entries_of(reservation)
         for entry in entries:
             entry.number, entry.maybe_twice = numbers[entry.identity].pop(0), marks
-        self._route.check(entries)
+        self._route.refuse(entries)
         window = self._open_window = Window(self._route.account, self._window, reservation, entries)
         if marks:
             self._control.apply(marked(window.queue, len(entries)))

@@ -21,6 +21,7 @@ from repot.migrate.move import circle
 from repot.migrate.orphans import look_ahead
 from repot.migrate.revoked import revoked_ids
 from repot.migrate.risks import Goal, Remarks, judge_consumers, judge_limits, judge_room, judge_source
+from repot.migrate.route import NOT_KEPT
 from repot.migrate.rpc_results import WAY_OUT, RpcResults, described
 from repot.migrate.sample import Backlog, Sample, TaskLook
 from repot.waiting import wait_until
@@ -145,12 +146,12 @@ def _look_for_orphans(move: Move, plan: Plan) -> None:
     try:
         plan.notes.append(look_ahead(move.source, move.order.orphans))
     except HoldersUnknown as error:
-        plan.problems.append(error.message)
+        plan.problems.append(f"{error.message}. {error.hint}")
 
 
 def remark_revoked(move: Move, plan: Plan) -> None:
     """Say which of the messages looked at are revoked on the source, and what becomes of them; workers are asked."""
-    revoked = revoked_ids(move.order.addresses.source, move.settings)
+    revoked = revoked_ids(move.order.addresses.source, move.settings, move.order.control_exchange)
     if isinstance(revoked, Unknown):
         plan.unknown.append(f"which tasks were revoked: {revoked.reason}")
         return
@@ -187,10 +188,18 @@ def _remark_chords(move: Move, looked: Sample, queue_plan: QueuePlan) -> None:
         f"{count}, and the application counts them in {masked(backend)}: if they were sent with another result "
         f"backend, or the target's workers have another one, their callbacks never run"
     )
-    host, port = source.addresses[0]
-    if (urlsplit(backend).hostname, urlsplit(backend).port or port) == (host, port):
+    if _is_at(backend, *source.addresses[0]):
         text += "; that is the server of the source, which has to stay until they have run"
     queue_plan.notes.append(text)
+
+
+def _is_at(backend: str, host: str, port: int) -> bool:
+    """Return whether a result backend has this address; of one that names several servers it is not known."""
+    found = urlsplit(backend)
+    try:
+        return (found.hostname, found.port or port) == (host, port)
+    except ValueError:
+        return False
 
 
 _MISSING = "not declared"
@@ -317,6 +326,8 @@ def _look(move: Move, queue_plan: QueuePlan, sample: int) -> Sample:
         (queue_plan.problems if is_all else queue_plan.notes).append(
             f"{count} of the messages looked at {what}: quarantined as {reason}"
         )
+    if looked.quarantined and not move.order.rules.dead_letters_of(leg.goal):
+        queue_plan.problems.append(NOT_KEPT)
     _remark_chords(move, looked, queue_plan)
     if looked.awaited:
         text = f"{described(looked.awaited)}. {WAY_OUT}"

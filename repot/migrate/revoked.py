@@ -31,15 +31,15 @@ _WITHIN_S = 2.0
 _TOGETHER = 1000
 
 
-def carry_revoked(addresses: Addresses, settings: WorkerSettings) -> str:
+def carry_revoked(addresses: Addresses, settings: WorkerSettings, control_exchange: str) -> str:
     """Ask the source's workers for the ids, tell those of the target, and return a sentence about it.
 
     Raises:
         BrokerUnreachable: a broker did not answer, or refuses control messages.
     """
     with (
-        _workers(addresses.source, settings) as (source, source_connection),
-        _workers(addresses.target, settings) as (target, target_connection),
+        _workers(addresses.source, settings, control_exchange) as (source, source_connection),
+        _workers(addresses.target, settings, control_exchange) as (target, target_connection),
     ):
         failures: tuple[type[BaseException], ...] = (
             OperationalError,
@@ -57,12 +57,13 @@ def carry_revoked(addresses: Addresses, settings: WorkerSettings) -> str:
 
 
 @contextmanager
-def _workers(address: Address, settings: WorkerSettings) -> Iterator[tuple[Control, Connection]]:
-    """Give what asks a broker's workers, over a connection of its own.
+def _workers(address: Address, settings: WorkerSettings, control_exchange: str) -> Iterator[tuple[Control, Connection]]:
+    """Give what asks a broker's workers by an exchange for control messages, over a connection of its own.
 
     kombu's pool belongs to the process: a connection in it may have been closed by the broker hours ago.
     """
     with closing(address.app(settings)) as app, app.connection_for_write() as connection:
+        app.conf.control_exchange = control_exchange
         control: Any = app.control
         control.mailbox.producer_pool = None
         yield control, connection
@@ -72,10 +73,10 @@ def _failures(connection: Connection) -> tuple[type[BaseException], ...]:
     return (*connection.connection_errors, *connection.channel_errors)
 
 
-def revoked_ids(address: Address, settings: WorkerSettings) -> set[str] | Unknown:
+def revoked_ids(address: Address, settings: WorkerSettings, control_exchange: str) -> set[str] | Unknown:
     """Return the ids that a broker's workers know as revoked; unknown if no worker answered."""
     try:
-        with _workers(address, settings) as (control, connection):
+        with _workers(address, settings, control_exchange) as (control, connection):
             failures: tuple[type[BaseException], ...] = (OperationalError, *_failures(connection))
             try:
                 answers = control.inspect(timeout=_WITHIN_S, connection=connection).revoked()

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from repot.brokers.moving import MoveSource, MoveTarget
+from repot.errors import MoveRefused
+from repot.migrate.identity import task_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -13,6 +15,11 @@ if TYPE_CHECKING:
     from repot.brokers.headers import MovedBy
     from repot.migrate.translate import Translation
     from repot.migrate.window import Entry
+
+
+#: What is wrong with a message that is to be quarantined, and with the settings.
+NOT_KEPT = "what would be quarantined has no place: WORKER_DEAD_LETTER_QUEUE is empty"
+KEEP = "Name a dead-letter queue for the move; workers need not use it."
 
 
 class SourceBroker(MoveSource, MoveTarget, Protocol):
@@ -44,3 +51,14 @@ class Route:
     check: Callable[[Sequence[Entry]], None] = lambda _: None
     #: Asks what `check` will need, while the target confirms the window before; nothing is decided by it.
     look: Callable[[Sequence[Entry]], None] = lambda _: None
+
+    def refuse(self, entries: Sequence[Entry]) -> None:
+        """Check that these messages may be moved, or quarantined.
+
+        Raises:
+            MoveRefused: one must not be moved, or cannot be kept.
+        """
+        if lost := next((one for one in entries if not one.has_place), None):
+            message = f"{NOT_KEPT}; the message of {task_id(lost.taken.message) or 'no id'} is one of them"
+            raise MoveRefused(message, hint=KEEP)
+        self.check(entries)

@@ -39,6 +39,12 @@ class Entry:
         return isinstance(self.translated, Quarantine)
 
     @property
+    def has_place(self) -> bool:
+        """Return whether a queue is named that it goes to; there may be none for dead letters."""
+        found = self.translated
+        return bool((found.dead_letter if isinstance(found, Quarantine) else found).queue)
+
+    @property
     def goal(self) -> str:
         """Return the queue that it is delivered to; none if it is quarantined."""
         return "" if isinstance(self.translated, Quarantine) else self.translated.queue

@@ -9,6 +9,7 @@ from repot.brokers.publishing import PublishOutcome
 from repot.deadletter.reason import Reason
 from repot.errors import BrokerUnreachable, MoveStopped
 from repot.migrate.placement import Sending
+from repot.migrate.route import KEEP, NOT_KEPT
 from repot.migrate.translate import Quarantine, stamped
 from repot.migrate.window import marked
 
@@ -60,6 +61,9 @@ class WindowWriter:
         if again:
             self._control.apply(marked(window.queue, again))
             self._control.check_end()
+        if not all(entry.has_place for entry in pending):
+            why = f"the target will never take a message, and {NOT_KEPT}"
+            raise MoveStopped(why, hint=KEEP)
 
     def _wait_or_end(self) -> None:
         """Keep everything alive, or let the broker be asked no longer: what it has of the messages is unknown then."""

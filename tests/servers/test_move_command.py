@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from repot.cli.main import main
 from repot.migrate.move import open_move
 from repot.waiting import wait_until
-from support.moves import Way, declare, task, way
+from support.moves import Way, declare, places, task, way
 from support.shared_rabbitmq import ask
 
 if TYPE_CHECKING:
@@ -212,6 +212,22 @@ def test_a_start_that_is_refused_changes_nothing_of_the_move(path: Way, repot: C
         assert (result.exit_code, "process 7" in result.stderr) == (5, True)
         assert move.journal.read() == before
         move.journal.release(token)
+
+
+def test_without_a_queue_for_dead_letters_nothing_is_quarantined(path: Way, tmp_path: Path) -> None:
+    """Neither the name "" is written to, nor does the target refuse it for ever."""
+    path.fill([task(0, headers={"expires": "2020-01-01T00:00:00+00:00"}), task(1)])
+    environment = {
+        "WORKER_LEASE_STORE": path.store.url,
+        "WORKER_MOVE_DIR": str(tmp_path),
+        "WORKER_DEAD_LETTER_QUEUE": "",
+    }
+    for words, code in ((("plan",), 4), (("start", "--name", path.name, "--force", "--execute"), 4)):
+        result = CliRunner().invoke(main, ["move", *words, *brokers(path)], env=environment)
+        assert result.exit_code == code, result.output
+        assert "WORKER_DEAD_LETTER_QUEUE is empty" in result.output + result.stderr
+    assert places(path.left()) == [0, 1]
+    assert path.arrived() == []
 
 
 def test_progress_states_no_rate_before_there_is_one(path: Way, repot: Callable[..., Result]) -> None:

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from kombu import Connection, Queue
 from redis import Redis
 
+from repot.brokers.redis import in_hand
 from repot.cli.main import main
 from repot.errors import MoveStopped
 from repot.migrate import orphan_wait, orphans
@@ -24,6 +25,7 @@ from support.moves import Way, places, task, way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from repot.migrate.run import Run
     from repot.testbed import Server
@@ -170,6 +172,50 @@ def test_the_claim_of_a_worker_that_lives_is_not_waited_for(
     assert "waiting for 1 message in workers' hands" in result.stderr
     assert "1 message is still in workers' hands" in result.stderr.splitlines()[-1]
     assert path.arrived() == []
+
+
+def test_the_end_of_a_claim_is_by_the_clock_of_who_waits_for_it(
+    path: Way, client: Any, hold: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of Redis may be another one."""
+    hold(0)
+    claimed(client, 600)
+    monkeypatch.setattr(in_hand, "time", lambda: time() + 1000)
+    with closing(path.source.open()) as broker:
+        (delivery,) = broker.deliveries()  # type: ignore[attr-defined]
+    assert delivery.lives
+    assert 590 < delivery.again_at - (time() + 1000) <= 600
+    assert -130 < delivery.delivered_at - (time() + 1000) <= -120
+
+
+def test_workers_are_asked_by_the_exchange_of_the_application(
+    path: Way, client: Any, hold: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a client of the broker that is no worker can be left out, as the hint says."""
+    hold(0)
+    (claim,) = claimed(client, 1)
+    client.zadd("unacked_index", {claim: time() - 100})
+    (tmp_path / "app_of_ours.py").write_text(
+        f"from celery import Celery\napp = Celery('ours', broker={path.source.url!r})\n"
+        "app.conf.control_exchange = 'ours'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    listener = client.pubsub()
+    listener.psubscribe("/0.ours.pidbox")
+    wait_until(listener.get_message, within_s=30, what="it is subscribed")
+    result = command(path, "--orphans", "-A", "app_of_ours")
+    assert result.exit_code == 4
+    assert "0 of 1 workers that listen answered" in result.stderr
+    assert "--not-a-worker" in result.stderr
+    listener.close()
+    result = command(path, "--orphans", "-A", "app_of_ours", "--not-a-worker", "127.0.0.1:1")
+    assert result.exit_code == 0, result.output
+
+
+def test_a_wait_has_no_end_to_wait_for_where_a_move_follows(path: Way) -> None:
+    result = command(path, "--orphans", "--wait", "--until", "follow")
+    assert result.exit_code == 2
+    assert "--until follow" in result.stderr
 
 
 @pytest.mark.parametrize("by", ["a signal", "the deadline", "an operator"])

@@ -62,7 +62,11 @@ def test_chords_need_the_result_backend_that_counts_them(path: Way) -> None:
     assert "2 of the messages looked at are of chords, whose counters are in the result backend" in queue["unknown"][1]
     assert queue["unknown"][0].startswith("whether 1 of the messages looked at are of chords")
     at_source = path.source.url.replace("redis://", "redis://:planted@")
-    for backend, said in (("db+sqlite:///results", False), (at_source, True)):
+    for backend, said in (
+        ("db+sqlite:///results", False),
+        ("sentinel://a:26379;sentinel://b:26379", False),
+        (at_source, True),
+    ):
         with open_move(replace(path.order(), result_backend=backend), path.settings) as move:
             notes = plan_of(move, 100, follows=False).queues[0].notes
         (note,) = [one for one in notes if "of chords" in one]

@@ -165,7 +165,7 @@ def test_a_connection_that_the_broker_closed_long_ago_is_not_used(rabbitmq: Serv
             one.connection.transport.sock.shutdown(socket.SHUT_RDWR)
         for one in pooled:
             one.release()
-    assert "no worker of the source answered" in carry_revoked(path.order().addresses, path.settings)
+    assert "no worker of the source answered" in carry_revoked(path.order().addresses, path.settings, "celery")
 
 
 def expired(moved: Move) -> bool:

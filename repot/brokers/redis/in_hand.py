@@ -12,6 +12,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from hashlib import sha1
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers.headers import DEATHS_PROPERTY
@@ -146,8 +147,13 @@ class InHand:
             delivery = Delivery(tag, delivered_at=float(score), again_at=float(score) + self._visibility_s)
         else:
             again_at = float(score) + claim.lease_s
+            lives, ahead_s = again_at > now, time() - now
             delivery = Delivery(
-                tag, delivered_at=claim.claimed_at, again_at=again_at, worker=claim.worker, lives=again_at > now
+                tag,
+                delivered_at=claim.claimed_at + ahead_s,
+                again_at=again_at + ahead_s,
+                worker=claim.worker,
+                lives=lives,
             )
         try:
             payload, exchange, key = json.loads(value)
