@@ -64,17 +64,18 @@ def list_dead_letters(*, limit: int | None, as_json: bool, **given: Any) -> None
 
 
 @dlq.command()
-@click.argument("id_prefix", metavar="ID", callback=refuse_blank)
+@click.argument("id_given", metavar="ID", callback=refuse_blank)
 @queue_options
 @click.option("--payload", is_flag=True, help="Also show the arguments, except those that WORKER_REDACT names.")
 @JSON
-def show(id_prefix: str, *, payload: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401
-    """Show a dead letter with headers and traceback; ID is the task's id, or a prefix of it.
+def show(id_given: str, *, payload: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401
+    """Show a dead letter with headers and traceback; ID is the task's id, or a prefix of a UUID.
 
     The payload is shown on request, and only if it is JSON: no other format is ever
     loaded.
     """
     from repot.deadletter import presentation
+    from repot.deadletter.query import selects_id
     from repot.errors import DeadLetterNotFound
 
     listed: list[dict[str, Any]] = []
@@ -83,14 +84,14 @@ def show(id_prefix: str, *, payload: bool, as_json: bool, **given: Any) -> None:
         for queue in dlqs:
 
             def visit(dead_letter: DeadLetter, queue: DlqHandle = queue) -> None:
-                if dead_letter.id.startswith(id_prefix):
+                if selects_id(id_given, dead_letter.id):
                     listed.append(presentation.details(dead_letter, queue, redaction, payload=payload))
 
             if queue.read_all(visit).missing:
                 note_missing([queue])
         names = ", ".join(dict.fromkeys(queue.name for queue in dlqs))
     if not listed:
-        message = f"no dead letter has an id that starts with {id_prefix!r} in {names}"
+        message = f"no dead letter has the id {id_given!r}, or a UUID with this prefix, in {names}"
         raise DeadLetterNotFound(
             message, hint="`repot dlq list` lists them; --queue and --dead-queue select the queue."
         )
@@ -114,7 +115,7 @@ def show(id_prefix: str, *, payload: bool, as_json: bool, **given: Any) -> None:
 def replay(*, to: str, forget_expiry: bool, rate: float | None, execute: bool, **given: Any) -> None:  # noqa: ANN401
     """Send dead letters back to their queues, under the same task ids; a dry run without --execute.
 
-    IDs may be prefixes. The header `repot_replay` holds the time of the replay, so that
+    An ID may be a prefix of a UUID. The header `repot_replay` holds the time of the replay, so that
     a guarded task runs again.
     """
     from repot.deadletter.replay import Replay
@@ -132,7 +133,10 @@ def replay(*, to: str, forget_expiry: bool, rate: float | None, execute: bool, *
 @click.option("--all", "everything", is_flag=True, help="All dead letters of these queues.")
 @click.option("--execute", is_flag=True, help="Make the change; without it, only show what would change.")
 def discard(*, everything: bool, execute: bool, **given: Any) -> None:  # noqa: ANN401
-    """Delete dead letters; a dry run without --execute. Needs an ID, a filter, or --all."""
+    """Delete dead letters; a dry run without --execute. Needs an ID, a filter, or --all.
+
+    An ID may be a prefix of a UUID.
+    """
     from repot.deadletter.replay import discard as decide
 
     query = query_of(given)

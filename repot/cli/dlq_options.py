@@ -26,7 +26,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def refuse_blank(_context: click.Context, _parameter: click.Parameter, given: Any) -> Any:  # noqa: ANN401 - click's
-    """Refuse an empty value: as an id prefix it would select all dead letters, for example from an unset variable."""
+    """Refuse an empty value, for example from an unset variable: as a prefix it would select all dead letters."""
     if not all(one.strip() for one in ((given,) if isinstance(given, str) else given)):
         message = "the value is empty; is a variable not set?"
         raise click.BadParameter(message)
@@ -87,7 +87,12 @@ def filters(command: F) -> F:
         ),
         click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only this task."),
         click.option(
-            "--id", "ids", multiple=True, callback=refuse_blank, metavar="PREFIX", help="Only ids with this prefix."
+            "--id",
+            "ids",
+            multiple=True,
+            callback=refuse_blank,
+            metavar="ID",
+            help="Only this task id; a UUID may be given by a prefix.",
         ),
         click.option("--limit", type=click.IntRange(min=1), help="Maximum number."),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
     from repot.brokers.browse import Browsed, Decision
     from repot.config import BrokerUrl, WorkerSettings
 
+_UUID = re.compile(r"[0-9a-f]{8}(-?)[0-9a-f]{4}(\1[0-9a-f]{4}){2}\1[0-9a-f]{12}", re.IGNORECASE)
+
+
+def selects_id(given: str, id_: str) -> bool:
+    """Whether a text selects an id: as a whole, or as a prefix of a UUID."""
+    # an application's own id may be the prefix of another one, as `order-1` of `order-10`
+    return given == id_ or (id_.startswith(given) and _UUID.fullmatch(id_) is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterQuery:
@@ -41,7 +50,7 @@ class DeadLetterQuery:
 
     def matches(self, dead_letter: DeadLetter, now: float) -> bool:
         """Whether a dead letter is selected; one of unknown age is neither older nor newer than anything."""
-        if self.ids and not dead_letter.id.startswith(self.ids):
+        if self.ids and not any(selects_id(one, dead_letter.id) for one in self.ids):
             return False
         if self.tasks and dead_letter.task not in self.tasks:
             return False

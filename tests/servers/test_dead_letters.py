@@ -778,6 +778,25 @@ def test_discard_takes_a_filter(server: Server, opened: Callable[..., FailingApp
     assert failing.dead_letters() == []
 
 
+def test_an_id_of_the_applications_own_selects_no_other(server: Server, opened: Callable[..., FailingApp]) -> None:
+    """`order-1` is the beginning of `order-10` and `order-17`."""
+    failing = opened(server)
+    with failing.channel() as channel:
+        for name in (failing.queue, failing.dead):
+            Queue(name)(channel).declare()
+    uuid = str(uuid4())
+    for name in ("order-1", "order-10", "order-17", uuid):
+        failing.raw(_dead_letter(name, failing.queue), failing.dead)
+    assert [one["id"] for one in json.loads(failing.run("list", "--id", "order-1", "--json").stdout)] == ["order-1"]
+    assert [one["id"] for one in json.loads(failing.run("show", "order-1", "--json").stdout)] == ["order-1"]
+    failing.run("replay", "order-1", "--execute")
+    assert [one.id for one in failing.dead_letters(failing.queue)] == ["order-1"]
+    failing.run("discard", "order-1", "--execute")
+    assert {one.id for one in failing.dead_letters()} == {"order-10", "order-17", uuid}
+    failing.run("discard", "order", uuid[:8], "--execute")
+    assert {one.id for one in failing.dead_letters()} == {"order-10", "order-17"}
+
+
 def test_a_reader_that_leaves_is_no_error_and_no_broker_that_is_away(
     server: Server, opened: Callable[..., FailingApp]
 ) -> None:
@@ -895,12 +914,13 @@ def test_what_other_programs_write_steers_no_terminal(server: Server, opened: Ca
     """Names, ids and texts with escape sequences, line breaks and halves of characters."""
     failing = opened(server)
     evil = "x\x1b]0;t\x07\x1b[2J\nforged  dead.ok  failed\r\u202e"
+    id_ = f"id{evil}"
     with failing.channel() as channel:
         Queue(failing.dead)(channel).declare()
         death = Death(evil, evil, exception=f"E{evil}", message=f"{evil} \ud800", traceback=f"{evil}\nend \ud800")
-        written = dead_letter.make_dead_letter(_message(f"id{evil}", {"task": f"task{evil}", "\x1bname": evil}), death)
+        written = dead_letter.make_dead_letter(_message(id_, {"task": f"task{evil}", "\x1bname": evil}), death)
         publish(channel, written, failing.dead)
-    for words in (("list",), ("show", "id"), ("stats",), ("replay",), ("discard", "--all"), ("list", "--json")):
+    for words in (("list",), ("show", id_), ("stats",), ("replay",), ("discard", "--all"), ("list", "--json")):
         shown = failing.run(*words)
         assert not {"\x1b", "\x07", "\r", "\u202e", "\ud800"} & set(shown.output)
         # the traceback keeps its line breaks
@@ -908,7 +928,7 @@ def test_what_other_programs_write_steers_no_terminal(server: Server, opened: Ca
         assert forged is ("show" in words)
     assert len(failing.run("replay").stdout.splitlines()) == 1
     assert len(failing.run("list").stdout.splitlines()) == 2
-    assert "\nend \\ud800\n" in failing.run("show", "id").stdout
+    assert "\nend \\ud800\n" in failing.run("show", id_).stdout
 
 
 def test_one_odd_dead_letter_hides_no_other(server: Server, opened: Callable[..., FailingApp]) -> None:
@@ -929,9 +949,12 @@ def test_one_odd_dead_letter_hides_no_other(server: Server, opened: Callable[...
         assert name in shown
         failing.run("show", name, "--payload")
     failing.run("stats")
-    failing.run("replay", "odd", "--to", failing.queue)
-    failing.run("discard", "odd", "--execute")
-    assert "good" in {one.id for one in failing.dead_letters()}
+    names = [f"odd-{place}" for place in range(len(odd))]
+    failing.run("replay", *names, "--to", failing.queue)
+    failing.run("discard", *names, "--execute")
+    left = {one.id for one in failing.dead_letters()}
+    assert "good" in left
+    assert not left & {*names}
 
 
 def test_a_key_that_is_no_list_is_not_a_broker_that_is_away(redis: Server, opened: Callable[..., FailingApp]) -> None:

@@ -289,7 +289,7 @@ def dead(sent: Message = TASK, /, **death: Any) -> DeadLetter:
     ("query", "expected"),
     [
         (DeadLetterQuery(), True),
-        (DeadLetterQuery(ids=("on",)), True),
+        (DeadLetterQuery(ids=("on",)), False),
         (DeadLetterQuery(ids=("two", "one")), True),
         (DeadLetterQuery(ids=("two",)), False),
         (DeadLetterQuery(tasks=("shop.pay",)), True),
@@ -306,6 +306,23 @@ def dead(sent: Message = TASK, /, **death: Any) -> DeadLetter:
 )
 def test_filters(query: DeadLetterQuery, *, expected: bool) -> None:
     assert expected is query.matches(dead(died_at=900.0), now=1000)
+
+
+@pytest.mark.parametrize(
+    ("given", "id_", "expected"),
+    [
+        ("order-1", "order-1", True),
+        ("order-1", "order-10", False),
+        ("3fa85f64", "3fa85f64-5717-4562-b3fc-2c963f66afa6", True),
+        ("3fa85f64", "3FA85F64-5717-4562-B3FC-2C963F66AFA6", False),
+        ("3fa85f64", "3fa85f6457174562b3fc2c963f66afa6", True),
+        ("3fa85f64-5717", "3fa85f64-5717-4562-b3fc-2c963f66afa6-10", False),
+        ("m-0123", "m-0123456789abcdef", False),
+    ],
+)
+def test_a_text_is_a_prefix_of_uuids_alone(given: str, id_: str, *, expected: bool) -> None:
+    found = dead(replace(TASK, headers={**TASK.headers, "id": id_}))
+    assert expected is DeadLetterQuery(ids=(given,)).matches(found, now=0)
 
 
 def test_an_unknown_age_is_neither_old_nor_new() -> None:
