@@ -61,7 +61,9 @@ class DeadLetterQuery:
         age_s = dead_letter.age_s(now)
         if age_s is None:
             return False
-        return age_s > (self.older_than_s or 0) and (self.newer_than_s is None or age_s < self.newer_than_s)
+        return (self.older_than_s is None or age_s > self.older_than_s) and (
+            self.newer_than_s is None or age_s < self.newer_than_s
+        )
 
 
 @dataclass(frozen=True, slots=True)

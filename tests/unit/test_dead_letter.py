@@ -325,6 +325,14 @@ def test_a_text_is_a_prefix_of_uuids_alone(given: str, id_: str, *, expected: bo
     assert expected is DeadLetterQuery(ids=(given,)).matches(found, now=0)
 
 
+@pytest.mark.parametrize("died_at", [1000.0, 1060.0], ids=["now", "by a clock that is ahead"])
+def test_an_age_of_zero_is_newer_than_any(died_at: float) -> None:
+    found = dead(died_at=died_at)
+    assert DeadLetterQuery(newer_than_s=60).matches(found, now=1000)
+    assert not DeadLetterQuery(newer_than_s=0).matches(found, now=1000)
+    assert not DeadLetterQuery(older_than_s=0).matches(found, now=1000)
+
+
 def test_an_unknown_age_is_neither_old_nor_new() -> None:
     assert not DeadLetterQuery(older_than_s=1).matches(dead(), now=1000)
     assert not DeadLetterQuery(newer_than_s=10**9).matches(dead(), now=1000)
