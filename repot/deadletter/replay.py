@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from repot.brokers.browse import Discard, Forward, Keep
 from repot.deadletter.dead_letter import make_replay
 from repot.deadletter.reason import Reason
-from repot.errors import Interrupted
+from repot.errors import Interrupted, RepotError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -86,12 +86,12 @@ class RateLimit:
     stop: Event
     _next_at: float = 0
 
-    def wait(self) -> None:
-        """Wait until the next one is allowed, or until `stop` is set."""
-        if self.per_second is None:
-            return
-        self.stop.wait(max(self._next_at - monotonic(), 0))
-        self._next_at = max(self._next_at, monotonic()) + 1 / self.per_second
+    def wait(self) -> bool:
+        """Wait until the next one is allowed; return False if `stop` is set."""
+        if self.per_second is not None:
+            self.stop.wait(max(self._next_at - monotonic(), 0))
+            self._next_at = max(self._next_at, monotonic()) + 1 / self.per_second
+        return not self.stop.is_set()
 
 
 def apply_decisions(
@@ -107,15 +107,17 @@ def apply_decisions(
 ) -> None:
     """Decide about every selected dead letter, at most `limit`; act only with `execute`.
 
-    `report` is updated continuously, so it is correct also when this raises.
+    `report` is updated continuously, so it is correct also when this raises. What failed is not counted.
 
     Raises:
         Unroutable: there is no queue to send a dead letter to; it and the following ones stay.
         Interrupted: `rate.stop` was set; the remaining dead letters stay.
     """
-    now = time()
+    now, is_acting = time(), False
 
     def choose(dead_letter: DeadLetter) -> Decision:
+        nonlocal is_acting
+        is_acting = False
         if rate.stop.is_set() or (limit is not None and report.acted >= limit) or not query.matches(dead_letter, now):
             return Keep()
         report.matched += 1
@@ -123,16 +125,21 @@ def apply_decisions(
         if isinstance(decision, str):
             report.skipped[decision] += 1
             return Keep()
-        if execute:
-            rate.wait()
-            if rate.stop.is_set():
-                return Keep()
+        if execute and not rate.wait():
+            return Keep()
         report.acted += 1
         on_decision(dead_letter, report)
+        is_acting = execute
         return decision if execute else Keep()
 
     for dlq in dlqs:
-        browsed = dlq.browse(choose)
+        is_acting = False
+        try:
+            browsed = dlq.browse(choose)
+        except RepotError:
+            # the broker acts on a decision before it asks for the next one: the last one is not known to be done
+            report.acted -= is_acting
+            raise
         report.gone += browsed.gone
         report.missing += [dlq] if browsed.missing else []
     if rate.stop.is_set():

@@ -818,6 +818,28 @@ def test_a_reader_that_leaves_is_no_error_and_no_broker_that_is_away(
     assert len(failing.dead_letters()) == 3
 
 
+def test_what_the_broker_refuses_is_not_counted(server: Server, opened: Callable[..., FailingApp]) -> None:
+    """The queue to replay into does not exist on RabbitMQ, or is a key of another type on Redis."""
+    failing = opened(server)
+    other = f"q-{uuid4()}"
+    with failing.channel() as channel:
+        for name in (failing.queue, failing.dead):
+            Queue(name)(channel).declare()
+        if server.name != "RabbitMQ":
+            channel.client.set(other, "no list")
+    for name, queue in (("one", failing.queue), ("two", other)):
+        failing.raw(_dead_letter(name, queue), failing.dead)
+    wait_until(lambda: len(failing.dead_letters()) == 2, within_s=30, what="they are there")
+    for counted in ("1 replayed", "0 replayed"):
+        assert counted in failing.run("replay", "--execute", code=1).stderr.splitlines()
+        assert [one.id for one in failing.dead_letters()] == ["two"]
+    if server.name != "RabbitMQ":
+        # a queue behind it cannot be read
+        queues = ("--dead-queue", failing.dead, "--dead-queue", other)
+        assert "1 discarded" in failing.run("discard", "--all", *queues, "--execute", code=1).stderr.splitlines()
+        assert failing.dead_letters() == []
+
+
 @pytest.mark.promise
 def test_a_broker_that_is_away_is_not_empty(server: Server, opened: Callable[..., FailingApp]) -> None:
     failing = opened(server, broker_url=server.url_at(1), management_url="http://127.0.0.1:1")
