@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from functools import wraps
+from threading import Lock
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
@@ -102,12 +103,11 @@ def _ordinary(calls: _GuardedCalls, function: Callable[P, R]) -> Callable[P, R]:
 def _asynchronous(calls: _GuardedCalls, function: Callable[P, Any]) -> Callable[P, Any]:
     @wraps(function)
     async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:  # noqa: ANN401 - what the function returns
-        acquiring = asyncio.ensure_future(asyncio.to_thread(calls.begin, args, kwargs))
+        beginning = _Beginning(calls, args, kwargs)
         try:
-            lease = await asyncio.shield(acquiring)
+            lease = await asyncio.to_thread(beginning.begin)
         except asyncio.CancelledError:
-            # the thread goes on, and may acquire a lease that no call uses
-            acquiring.add_done_callback(calls.give_back)
+            beginning.abandon()
             raise
         if not isinstance(lease, Lease):
             return lease.value if isinstance(lease, _FirstResult) else await function(*args, **kwargs)
@@ -176,15 +176,46 @@ class _GuardedCalls:
         else:
             guard.finish(lease, guard.ending(policy, RunOutcome.RELEASED, error=text))
 
-    def give_back(self, acquiring: asyncio.Future[Any]) -> None:
-        """Release the lease of a call that was cancelled while it acquired it."""
-        if not acquiring.cancelled() and acquiring.exception() is None and isinstance(acquiring.result(), Lease):
-            self._get_guard().give_back(acquiring.result())
+    def give_back(self, found: Lease | _FirstResult | None) -> None:
+        """Release the lease, if it is one, of a call that never started."""
+        if isinstance(found, Lease):
+            self._get_guard().give_back(found)
 
     def _get_guard(self) -> Guard:
         if not isinstance(self._guard, Guard):
             self._guard = self._guard()
         return self._guard
+
+
+class _Beginning:
+    """The beginning of an asynchronous call in a thread, which goes on when the call is cancelled.
+
+    The thread may then acquire a lease that no call uses. It is given back by the thread, or by `abandon` if that comes
+    later: the event loop may have ended by then.
+    """
+
+    def __init__(self, calls: _GuardedCalls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._calls = calls
+        self._args = args
+        self._kwargs = kwargs
+        self._changing = Lock()
+        self._is_abandoned = False
+        self._found: Lease | _FirstResult | None = None
+
+    def begin(self) -> Lease | _FirstResult | None:
+        """Return what `_GuardedCalls.begin` returns; called in the thread."""
+        found = self._calls.begin(self._args, self._kwargs)
+        with self._changing:
+            self._found, is_abandoned = found, self._is_abandoned
+        if is_abandoned:
+            self._calls.give_back(found)
+        return found
+
+    def abandon(self) -> None:
+        """Let no lease stay that the thread has acquired, or will."""
+        with self._changing:
+            self._is_abandoned, found = True, self._found
+        self._calls.give_back(found)
 
 
 def _first_result(answer: Answer, name: str, key: str) -> _FirstResult:
