@@ -57,6 +57,8 @@ class DeadLettering:
         self._deliveries = Deliveries(settings)
         #: Requests that exist; those that are not acknowledged are in this worker's hand.
         self.received: WeakSet[Any] = WeakSet()
+        #: Those whose return is noted: a cancelled one may also lose its connection, or be rejected by its task.
+        self._returned: WeakSet[Any] = WeakSet()
 
     def beyond_limit(self, message: Any) -> int:  # noqa: ANN401
         """Count a delivery; return by how many the limit is exceeded, 0 without a limit or a dead-letter queue."""
@@ -84,8 +86,16 @@ class DeadLettering:
 
     def note_returned(self, requests: Iterable[Any]) -> None:
         """Note requests whose messages the worker returns; not if it exits by an error, which any may have caused."""
-        if not exits_by_error(self._consumer):
-            self._deliveries.note_returned(request.message for request in tuple(requests) if not request.acknowledged)
+        if exits_by_error(self._consumer):
+            return
+        returned = [one for one in tuple(requests) if not one.acknowledged and one not in self._returned]
+        self._returned.update(returned)
+        self._deliveries.note_returned(one.message for one in returned)
+
+    def record_return(self, request: Any) -> None:  # noqa: ANN401 - celery's Request
+        """Record that a task's message goes back now, before another worker can have it. From any thread."""
+        self.note_returned([request])
+        self.record_returned()
 
     def record_returned(self) -> None:
         """Record in the store what was returned."""

@@ -12,6 +12,7 @@ delivery prolongs.
 from __future__ import annotations
 
 from functools import cached_property
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,7 +41,7 @@ _LONGEST_ID = 255
 
 
 class Deliveries:
-    """Counts the deliveries of one worker's messages; belongs to its event loop."""
+    """Counts the deliveries of one worker's messages; from any thread."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         """Count if there is a limit; connects to the store, if there is one, with the first redelivery."""
@@ -50,6 +51,8 @@ class Deliveries:
         self._retention_s = int(_RETENTION_S + 2 * settings.visibility_timeout)
         self._away_until = 0.0
         self._returned: list[str] = []
+        # a pool of threads requeues messages beside the event loop, and the counts are for one thread at a time
+        self._using = Lock()
 
     @cached_property
     def _counts(self) -> DeliveryCounts:
@@ -70,18 +73,22 @@ class Deliveries:
         name = self._name(message)
         if not self._stores or not name or monotonic() < self._away_until:
             return 0
-        return self._ask(lambda: self._counts.delivered(name)) or 0
+        with self._using:
+            return self._ask(lambda: self._counts.delivered(name)) or 0
 
     def note_returned(self, messages: Iterable[Any]) -> None:
         """Note messages that this worker returns alive; `record_returned` stores them."""
         if self._stores:
-            self._returned += filter(None, map(self._name, messages))
+            names = [*filter(None, map(self._name, messages))]
+            with self._using:
+                self._returned += names
 
     def record_returned(self) -> None:
         """Take the noted messages off the count; if the store does not answer now, they count as deaths."""
-        names, self._returned = self._returned, []
-        if names:
-            self._ask(lambda: self._counts.returned(names))
+        with self._using:
+            names, self._returned = self._returned, []
+            if names:
+                self._ask(lambda: self._counts.returned(names))
 
     def close(self) -> None:
         """Close the connections to the store; a later count connects again."""

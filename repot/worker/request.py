@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from celery.exceptions import TimeLimitExceeded
+from celery.exceptions import Reject, TimeLimitExceeded
 
 from repot.deadletter.classify import cause, name_of, reason_of, text_of
 from repot.deadletter.dead_letter import Death
@@ -39,7 +39,8 @@ class DeadLetteringRequest(HookedRequest):
     dead_lettering: ClassVar[DeadLettering]
     _death: Death | None = None
     _is_settled = False
-    _is_cancelled = False
+    #: Whether Celery handles a failure that is no `Reject`: a requeued message then belongs to a process that died.
+    _has_failed = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - Celery's
         """Note the request: a task's own strategy, as that of celery-batches, tells Celery nothing of what it keeps."""
@@ -69,9 +70,7 @@ class DeadLetteringRequest(HookedRequest):
 
     def cancel(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - Celery's signature
         """Cancel the run, as a cold shutdown does: the message goes back, and does not count as a worker's death."""
-        if not self._is_cancelled:
-            self._is_cancelled = True
-            self.dead_lettering.note_returned([self])
+        self.dead_lettering.note_returned([self])
         super().cancel(*arguments, **options)
 
     def on_given_back(self) -> None:
@@ -84,8 +83,10 @@ class DeadLetteringRequest(HookedRequest):
             super().acknowledge()
 
     def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - Celery's signature
-        """Requeue the message, or write a dead letter."""
+        """Requeue the message, which counts as a worker's death only if its process died, or write a dead letter."""
         if requeue:
+            if not self._has_failed:
+                self.dead_lettering.record_return(self)
             self._death, self._is_settled = None, True
         elif not self.acknowledged:
             self._death = self._death or self._death_of(Reason.REJECTED)
@@ -110,12 +111,13 @@ class DeadLetteringRequest(HookedRequest):
     def _dying(self, raised: BaseException, traceback: str) -> Iterator[None]:
         """Set `_death` while Celery handles a failure; dead-letter an early acknowledged message at the end."""
         self._death = self._classified(raised, traceback)
+        self._has_failed = not isinstance(unwrapped(raised), Reject)
         try:
             yield
             if self._death is not None and self.acknowledged:
                 self._dead_letter(already_settled=True)
         finally:
-            self._death = None
+            self._death, self._has_failed = None, False
 
     def _classified(self, raised: BaseException, traceback: str) -> Death | None:
         if self._is_settled or self.is_withdrawn:

@@ -419,6 +419,26 @@ def test_what_a_task_keeps_in_its_worker_does_not_count(
     assert sent not in {one.id for one in failing.dead_letters()}
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_what_a_task_requeues_does_not_count(
+    server: Server, opened: Callable[..., FailingApp], tmp_path: Path, pool: str
+) -> None:
+    """A message that is given back three times, with a limit of one delivery, runs a fourth time."""
+    failing = opened(server, **SOON | {"visibility_timeout": 60})
+    failing.start("--pool", pool)
+    sent = failing.send("dead.requeues", str(tmp_path / "begun"), 3)
+    wait_until(
+        lambda: failing.client.backend.get_state(sent) in ("SUCCESS", "FAILURE"), within_s=30, what="its task ends"
+    )
+    assert (failing.client.backend.get_state(sent), failing.dead_letters()) == ("SUCCESS", [])
+
+
+def test_what_goes_back_because_its_process_died_counts(server: Server, opened: Callable[..., FailingApp]) -> None:
+    failing = opened(server, **SOON | {"visibility_timeout": 60})
+    failing.start()
+    assert failing.find_dead_letter(failing.send("dead.dies_again")).death.reason == Reason.DELIVERY_LIMIT
+
+
 def test_workers_that_lose_their_link_do_not_count(
     server: Server, toxiproxy: Server, opened: Callable[..., FailingApp], tmp_path: Path
 ) -> None:

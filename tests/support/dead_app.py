@@ -176,6 +176,22 @@ def reject() -> None:
     raise Reject(reason, requeue=False)
 
 
+@app.task(name="dead.requeues")  # type: ignore[untyped-decorator,unused-ignore]
+def requeues(path: str, times: int) -> None:
+    """Say in a file that it has begun, and give the message back so many times."""
+    with Path(path).open("a") as file:
+        file.write("begun\n")
+    if len(Path(path).read_text().split()) <= times:
+        reason = "not now"
+        raise Reject(reason, requeue=True)
+
+
+@app.task(name="dead.dies_again", reject_on_worker_lost=True, retry_on_worker_lost=False)  # type: ignore[untyped-decorator,unused-ignore]
+def dies_again() -> None:
+    """Be killed, as by the kernel when memory runs out; the message goes back."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @app.task(name="dead.throws", throws=(Expected,))  # type: ignore[untyped-decorator,unused-ignore]
 def throws() -> None:
     """Raise what is expected."""
