@@ -165,11 +165,17 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         return getattr(super(), name, None) or partial(getattr(_django_task(), name), self)
 
     def retry(self, *args: Any, **options: Any) -> Any:
-        """Retry as Celery does, but requeue the message if the retry cannot be sent; Celery drops it."""
+        """Retry as Celery does, but requeue the message if the retry cannot be sent; Celery drops it.
+
+        With `throw=False` the body goes on, and the key is released for the retry when it returns.
+        """
         try:
-            return super().retry(*args, **options)
+            retry = super().retry(*args, **options)
         except Reject as error:
             raise _send_failure(error.args[0]) from error
+        if lease := self.lease:
+            lease.retry = retry
+        return retry
 
     @property
     def lease(self) -> Lease | None:
@@ -282,7 +288,7 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
                 result = self._attempt(args, kwargs)
             except Ignore:
                 # also raised by `self.replace`
-                self._finish(guard, lease, guard.ending(policy, RunOutcome.DONE, error=_IGNORED))
+                self._finish_done(guard, lease, guard.ending(policy, RunOutcome.DONE, error=_IGNORED))
                 raise
             except Exception as error:
                 # what was committed stays done, whatever comes after it
@@ -290,8 +296,14 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
                     self._finish(guard, lease, self._ending_of(guard, error))
                 raise
             if not (lease.committed and lease.has_result):
-                self._finish(guard, lease, guard.done(policy, result))
+                self._finish_done(guard, lease, guard.done(policy, result))
             return result
+
+    def _finish_done(self, guard: Guard, lease: Lease, ending: Ending) -> None:
+        """Record that a run is done; one that has sent its retry is not, unless its effect is committed."""
+        if lease.retry is not None and not lease.committed:
+            ending = self._ending_of(guard, lease.retry)
+        self._finish(guard, lease, ending)
 
     def _finish(self, guard: Guard, lease: Lease, ending: Ending) -> None:
         try:

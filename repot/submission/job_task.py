@@ -154,6 +154,13 @@ class JobTask(IdempotentTask):
             job.resent_after_s = seconds_until(options.get("eta") or options.get("countdown"))
             raise
 
+    def retry(self, *args: Any, **options: Any) -> Any:
+        """Retry as an IdempotentTask does; with `throw=False` the job is queued again when the body returns."""
+        retry = super().retry(*args, **options)
+        if isinstance(job := self.job, JobRun):
+            job.resent_after_s = seconds_until(retry.when)
+        return retry
+
     def _final_task(self, replacement: Signature[Any]) -> Signature[Any] | None:
         """Return the task that gets the id of this one, the last of a chain, if it is a JobTask; else None."""
         last = last_of_chain(replacement)
@@ -196,8 +203,7 @@ class JobTask(IdempotentTask):
             raise
         except Ignore:
             # its message was published again; or the task itself raised Ignore
-            delay_s = job.resent_after_s
-            self._end(job, Status.SUCCEEDED if delay_s is None else Status.QUEUED, hold_s=(delay_s or 0) + wait_s)
+            self._end_without_error(job, wait_s)
             raise
         except Reject as error:
             requeued: bool = error.requeue  # type: ignore[attr-defined,unused-ignore]
@@ -208,8 +214,12 @@ class JobTask(IdempotentTask):
                 raise self._end_without_run(Status.CANCELLED) from error
             self._end(job, Status.FAILED, error)
             raise
-        self._end(job, Status.SUCCEEDED)
+        self._end_without_error(job, wait_s)
         return result
+
+    def _end_without_error(self, job: JobRun, wait_s: float) -> None:
+        delay_s = job.resent_after_s
+        self._end(job, Status.SUCCEEDED if delay_s is None else Status.QUEUED, hold_s=(delay_s or 0) + wait_s)
 
     def _end(self, job: JobRun, status: Status, error: Exception | None = None, hold_s: float = 0) -> None:
         """Record how the run ended; in the background if the store does not accept it."""

@@ -183,6 +183,21 @@ def test_a_retry_keeps_its_key_and_runs(shop: Shop, order: str) -> None:
     assert len(shop.effects(order)) == 1
 
 
+@pytest.mark.parametrize("ignores", [False, True], ids=["returns", "raises Ignore"])
+def test_a_run_that_goes_on_after_it_has_sent_its_retry_is_not_done(shop: Shop, order: str, *, ignores: bool) -> None:
+    """`self.retry(throw=False)`."""
+    task = shop.send("postponed", order, kwargs={"ignores": ignores})
+    (effect,) = shop.await_effects(order)
+    assert effect.task == task.id
+    wait_until(lambda: _state_of(shop, task.id) is State.DONE, within_s=20, what="its retry is done")
+    assert len(shop.effects(order)) == 1
+
+
+def _state_of(shop: Shop, task: str) -> State:
+    (record,) = [record for record in shop.records if record.task_id == task]
+    return record.state
+
+
 def test_after_the_last_retry_the_key_is_free(shop: Shop, order: str) -> None:
     for _ in range(2):
         task = shop.send("flaky", order, 3)

@@ -144,6 +144,18 @@ def flaky(task: Any, order: str, failures: int) -> int:
     return int(task.request.retries)
 
 
+@app.task(base=GuardedAndAudited, bind=True)
+def postponed(task: Any, order: str, *, ignores: bool) -> str:
+    """Send the retry and go on to the end; the retry has the effect."""
+    if task.request.retries:
+        effect(task, order)
+    else:
+        task.retry(countdown=0, throw=False)
+        if ignores:
+            raise Ignore(order)
+    return order
+
+
 @app.task(base=Guarded, bind=True)
 def broken(task: Any, order: str, marker: str) -> str:
     """Fail until the file `marker` is there."""

@@ -57,11 +57,11 @@ def die(self: JobTask, project: str) -> None:
 
 
 @app.task(bind=True, base=JobTask, name="jobs.retry")
-def retry(self: JobTask, project: str, countdown: float = 0) -> int:
+def retry(self: JobTask, project: str, countdown: float = 0, *, throw: bool = True) -> int:
     """Ask for another run once."""
     _effect(self, project)
     if self.request.retries == 0:
-        raise self.retry(countdown=countdown)
+        self.retry(countdown=countdown, throw=throw)
     return int(self.request.retries)
 
 
