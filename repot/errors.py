@@ -206,7 +206,7 @@ class PreviousRunFailed(RepotError):
 
 
 class ResultExpired(RepotError):
-    """The effect has happened, but its result was too large to store or has expired.
+    """The effect has happened, but there is no result: it was too large to store, or an operator recorded the outcome.
 
     `own` if it was the very message that had the effect: what should follow it has not been sent.
     """

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from repot.errors import AlreadyRunning, LeaseLost, RecordNotFound
-from repot.idempotency.records import Ending, FinishMode, FinishResult, Record, RunOutcome, State
+from repot.idempotency.records import DECIDED, Ending, FinishMode, FinishResult, Record, RunOutcome, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -94,8 +94,7 @@ def release(store: RecordStore, record: Record, decision: Decision, *, retention
         LeaseLost: the record has changed since it was read.
     """
     mode = FinishMode.FORCE if force else FinishMode.OPERATOR
-    error = "" if decision is Decision.DONE else "decided by an operator"
-    ending = Ending(_OUTCOMES[decision], retention_s, error=error)
+    ending = Ending(_OUTCOMES[decision], retention_s, error=DECIDED)
     result = store.finish(record.key, record.owner, ending, mode)
     if result is FinishResult.LIVE:
         message = f"task {record.task_id} is running under this lease on {record.worker or 'an unknown worker'}"

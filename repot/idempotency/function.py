@@ -23,7 +23,7 @@ from repot.idempotency.error_text import error_description
 from repot.idempotency.fingerprint import fingerprint
 from repot.idempotency.guard import Guard, Lease, result_of
 from repot.idempotency.policy import FAIL_OPEN, Policy
-from repot.idempotency.records import Done, Failed, Mismatch, Parked, Running, RunOutcome
+from repot.idempotency.records import DECIDED, Done, Failed, Mismatch, Parked, Running, RunOutcome
 from repot.upstream.collector import runs_later
 
 if TYPE_CHECKING:
@@ -224,7 +224,10 @@ def _first_result(answer: Answer, name: str, key: str) -> _FirstResult:
             try:
                 return _FirstResult(result_of(answer))
             except KeyError as error:
-                message = f"{name} was already done (call {first}); its result was too large to store, or not JSON"
+                if answer.note == DECIDED:
+                    message = f"an operator has recorded that {name} is done (call {first}); there is no result"
+                else:
+                    message = f"{name} was already done (call {first}); its result was too large to store, or not JSON"
                 raise ResultExpired(message) from error
         case Running(remaining_s=remaining_s):
             message = f"another call of {name} holds this key"

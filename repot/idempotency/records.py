@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 #: The note of a run that has committed its effect (`Task.transaction`), and whose result is not stored yet.
 COMMITTED = "committed"
 
+#: The note of a run whose outcome an operator has recorded (`repot leases`), without a result.
+DECIDED = "decided by an operator"
+
 
 class RunOutcome(StrEnum):
     """How a run ends."""

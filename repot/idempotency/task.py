@@ -30,7 +30,7 @@ from repot.idempotency.fingerprint import fingerprint, require_key
 from repot.idempotency.guard import NO_FENCING_TOKEN, Lease, guard_of, result_of
 from repot.idempotency.guard_events import GuardEvent, guard_event
 from repot.idempotency.policy import FAIL_OPEN, Backoff, Policy
-from repot.idempotency.records import COMMITTED, Done, Failed, Mismatch, Parked, Running, RunOutcome
+from repot.idempotency.records import COMMITTED, DECIDED, Done, Failed, Mismatch, Parked, Running, RunOutcome
 from repot.idempotency.transaction import committing, transactional
 from repot.logs import get_logger
 
@@ -407,6 +407,9 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
             if answer.note == COMMITTED:
                 message = f"task {answer.task_id} committed its effect, and ended before its result was stored"
                 expired = ResultExpired(message, hint="Call self.record_result(...) within the transaction.")
+            elif answer.note == DECIDED:
+                message = f"an operator has recorded that task {answer.task_id} is done; there is no result"
+                expired = ResultExpired(message, hint="Look for the outcome where the effect is.")
             else:
                 message = f"task {answer.task_id} has already done this; its result was too large to store, or not JSON"
                 expired = ResultExpired(message, hint="WORKER_RESULT_LIMIT limits the size of a stored result.")

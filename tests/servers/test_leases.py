@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from celery import Celery
 from click.testing import CliRunner
 
 from repot.cli.main import main
 from repot.cli.output import PIPE_CLOSED
+from repot.config import ExplicitSettings
 from repot.database.migrate import Migrations
+from repot.errors import ResultExpired
+from repot.idempotency import Guard, IdempotentTask, Policy, guard_of, idempotent
 from repot.idempotency.fingerprint import Fingerprint
 from repot.idempotency.records import Acquired, Done, Ending, RunOutcome
 from repot.submission.database_job_store import DatabaseJobStore
 from repot.submission.job import Status
 from repot.submission.job_store import Submission
 from repot.submission.stores import open_job_store
+from repot.upstream.app_state import state_of
 from repot.waiting import wait_until
 from support import forked
 from support.leases import TimedRedis, lease_request
@@ -142,6 +147,33 @@ def test_an_unknown_outcome_is_released_as_an_operator_decides(desk: Desk) -> No
     result = desk.run("release", "dead", "--as", "done", "--execute")
     assert (result.exit_code, "`repot dlq discard dead --execute`" in result.stderr) == (0, True)
     assert isinstance(desk.store.acquire(Fingerprint(key), lease_request()), Done)
+
+
+@pytest.mark.parametrize("words", [("release", "one"), ("reap",)], ids=" ".join)
+def test_a_caller_learns_that_an_operator_recorded_the_outcome(desk: Desk, words: tuple[str, ...]) -> None:
+    """A task and a function: neither has a result to return."""
+    app, policy = Celery("test", set_as_current=False, broker="memory://"), Policy(uncertain=(TimeoutError,))
+    app.conf.task_always_eager = app.conf.task_eager_propagates = True
+    state_of(app).guard = Guard(desk.store, ExplicitSettings())
+
+    @app.task(base=IdempotentTask, idempotency=policy, shared=False)
+    def pay(order: str) -> None:
+        raise TimeoutError(order)
+
+    @idempotent(lambda: guard_of(app), policy, name="charge")
+    def charge(order: str) -> None:
+        raise TimeoutError(order)
+
+    for call in (lambda: pay.apply_async(("o",), task_id="one"), lambda: charge("o")):
+        with pytest.raises(TimeoutError):
+            call()
+    others = [one["task_id"] for one in desk.listed("--unknown-outcome") if one["task"] == "charge"]
+    for one in (words,) if words == ("reap",) else (words, ("release", *others)):
+        assert desk.run(*one, "--as", "done", "--execute").exit_code == 0
+    for call in (lambda: pay.apply_async(("o",), task_id="two"), lambda: charge("o")):
+        with pytest.raises(ResultExpired, match="an operator has recorded that") as found:
+            call()
+        assert "RESULT_LIMIT" not in str(found.value.hint)
 
 
 @pytest.mark.promise
