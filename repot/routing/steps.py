@@ -23,13 +23,13 @@ _PARTS = 8
 def report(rows: Rows, keys: Sequence[str], arguments: Sequence[Any]) -> int:
     """Add what a process counted since its last report."""
     counts, workers, reported, once = keys
-    number, retention_s, node, state, once_s, fields, *rest = arguments
+    number, retention_s, worker, state, once_s, fields, *rest = arguments
     flat = rest[: 2 * int(fields)]
     if stored_number(rows.lock(reported)) >= int(number):
         return 0
     rows.put(reported, {"": str(number)}, retention_s=float(retention_s))
-    if node:
-        rows.put(workers, {node: f"{rows.now():.6f} {state}"})
+    if worker:
+        rows.put(workers, {worker: f"{rows.now():.6f} {state}"})
     # last, because other processes wait for these rows
     added = Counter({name: int(count) for name, count in zip(flat[::2], flat[1::2], strict=True)})
     if first := dict(_named(rest[len(flat) :])):

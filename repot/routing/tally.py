@@ -82,7 +82,9 @@ class Tally:
         keys = [self._counts(side), f"{self._base}:workers", f"{self._base}:reported:{process}:{side}"]
         keys.append(f"{self._base}:once:{side}:{int(time() // _ONCE_S)}")
         state = json.dumps(asdict(worker)) if worker else ""
-        arguments: list[str | float] = [number, _REMEMBERED_S, worker.node if worker else "", state, 2 * _ONCE_S]
+        # a worker of each side may have the same name
+        reporter = f"{worker.node}/{worker.side}" if worker else ""
+        arguments: list[str | float] = [number, _REMEMBERED_S, reporter, state, 2 * _ONCE_S]
         arguments += [len(counts), *(word for pair in counts.items() for word in pair)]
         for name, fields in (once or {}).items():
             arguments += [name, len(fields), *fields]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from threading import Barrier
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -17,6 +18,7 @@ from repot.database import rollout_tables as tables
 from repot.database.schema import now
 from repot.errors import RepotError, StoreMisconfigured, StoreRefused, StoreUnreachable
 from repot.rollout.observations import Observations
+from repot.rollout.reporting import reporting
 from repot.rollout.store import ControllerStore
 from repot.routing.beat_lease import BeatLease, beat_holder
 from repot.routing.database_rows import Rows
@@ -133,6 +135,13 @@ def test_a_report_counts_once(store: RolloutStore) -> None:
     (worker,) = tally.workers()
     assert (worker.node, worker.queues) == ("celery@a", ("orders",))
     assert abs(tally.now() - worker.reported_at) < 60
+
+
+def test_workers_of_one_name_on_both_sides_have_a_state_each(store: RolloutStore) -> None:
+    tally = Tally(store, prefix(), "shop")
+    for side in Side:
+        tally.add(side, uuid4().hex, 1, {}, replace(WORKER, side=side))
+    assert [[one.node for one in reporting(tally, side)] for side in Side] == [["celery@a"], ["celery@a"]]
 
 
 def test_many_processes_report_at_once(store: RolloutStore) -> None:

@@ -1,8 +1,9 @@
 -- Adds what a process counted since its last report. Safe to repeat: reports are numbered. Uses the server's clock.
 -- KEYS[1] counts of the side, a hash   KEYS[2] states of workers, a hash   KEYS[3] number of the process's last report
 -- KEYS[4] what has been counted once, a hash
--- ARGV    number, seconds for which the number is kept, worker's name ("" for none), its state, seconds for which KEYS[4]
---         is kept, how many fields, then fields and numbers; then what is counted once: its name, how many fields, fields
+-- ARGV    number, seconds for which the number is kept, worker's name and side ("" for none), its state, seconds for
+--         which KEYS[4] is kept, how many fields, then fields and numbers; then what is counted once: its name, how many
+--         fields, fields
 -- Returns 1; 0 if the report was taken before.
 if (tonumber(redis.call('GET', KEYS[3])) or 0) >= tonumber(ARGV[1]) then
   return 0
