@@ -137,7 +137,8 @@ _QUEUES = click.option(
     "--queue",
     "queues",
     multiple=True,
-    help="This queue and no others; may be repeated.  [default: all of the deployment]",
+    help="A queue of the rollout; may be repeated. Tasks of every queue are sent to the target, so each queue in use "
+    "must be named.  [default: all of the deployment]",
 )
 
 #: Parameter of a command -> field of the plan.

@@ -15,11 +15,12 @@ from repot.queues.deployment import notes, refusals, unknowns
 from repot.worker.app_loader import load_app
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable, Iterator
 
     from celery import Celery
 
     from repot.config import WorkerSettings
+    from repot.queues.deployment import KnownQueue
     from repot.rollout.phases import Plan
 
 _APP = "WORKER_APP"
@@ -31,7 +32,7 @@ class LedQueues:
 
     Attributes:
         read: a line for each queue that is led.
-        obstacles: what the rollout would leave behind.
+        obstacles: what the rollout would leave behind, or would lead without being asked to.
         notes: what stays on purpose, and what is unknown.
     """
 
@@ -61,16 +62,30 @@ def with_queues(plan: Plan, named: Collection[str], settings: WorkerSettings) ->
         return replace(plan, queues=chosen, whole=not named, options=options), unknown
     chosen = tuple(named) or deployment.expected
     on_purpose = bool(named)
+    unnamed = tuple(one for one in deployment.in_use if one not in chosen)
+    sent = (*chosen, *unnamed)
     led = LedQueues(
         tuple(deployment.queues[one].described for one in chosen if one in deployment.queues),
-        tuple(refusals(deployment, chosen, on_purpose=on_purpose, app=_APP)),
+        (
+            *_unnamed(deployment.queues[one] for one in unnamed),
+            *refusals(deployment, sent, on_purpose=on_purpose, app=_APP),
+        ),
         (
             *unread,
-            *notes(deployment, chosen, on_purpose=on_purpose),
-            *(f"unknown: {one}" for one in unknowns(deployment, chosen)),
+            *notes(deployment, sent, on_purpose=on_purpose),
+            *(f"unknown: {one}" for one in unknowns(deployment, sent)),
         ),
     )
     return replace(plan, queues=chosen, whole=not on_purpose, options=options), led
+
+
+def _unnamed(queues: Iterable[KnownQueue]) -> Iterator[str]:
+    """Yield why queues that the deployment uses cannot be left out."""
+    for queue in queues:
+        yield (
+            f"--queue leaves out {queue.described}: a rollout sends tasks of every queue to the target, so name it as "
+            "well; `repot move start --queue` moves the backlog of one queue"
+        )
 
 
 def _naming_options(app: Celery | None) -> dict[str, object]:

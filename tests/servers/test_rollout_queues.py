@@ -47,9 +47,9 @@ def send(server: Server, queue: str, count: int, **options: Any) -> None:
         app.send_task("queues.mail", [number], queue=queue)
 
 
-def planned(rollout: Rollout, *words: str, **variables: str) -> Result:
+def planned(rollout: Rollout, *words: str, act: str = "plan", **variables: str) -> Result:
     environment = as_environment(rollout.settings) | {"WORKER_APP": "support.queues_app"} | variables
-    return CliRunner().invoke(main, ["rollout", "plan", NAME, *words], env=environment)
+    return CliRunner().invoke(main, ["rollout", act, NAME, *words], env=environment)
 
 
 def looks(rollout: Rollout, plan: Plan, until: Any, what: str) -> Observed:
@@ -124,13 +124,27 @@ def test_a_plan_leads_the_applications_queues_and_refuses_what_it_would_leave(ro
     for name in ("mail", "far"):
         assert f"source: {name}: 3 ready" in shown.stdout
         assert f"no worker of the target reports that it reads '{name}'" in shown.stderr
-    narrowed = planned(rollout, "--queue", "mail")
+    narrowed = planned(rollout, "--queue", "mail", "--queue", "far", "--queue", rollout.queue)
     assert "messages would be left" not in narrowed.stderr
+    assert "--queue leaves out" not in narrowed.stderr
     assert "not named by --queue, and stays: 'theirs'" in narrowed.stderr
-    assert "source: far" not in narrowed.stdout
     # its workers read under a prefix that the application does not state
     send(own, "mail", 4, global_keyprefix="shop:")
     assert "4 messages wait under the prefix 'shop:'" in planned(rollout).stderr
+
+
+@pytest.mark.promise("plan")
+@pytest.mark.parametrize("words", [("plan",), ("start", "--execute")], ids=["plan", "start"])
+def test_no_queue_in_use_can_be_left_out(rollout: Rollout, own: Server, words: tuple[str, ...]) -> None:
+    queues_app.app.conf.update(broker_url=own.url, broker_transport_options={})
+    for name in ("mail", "far", "theirs"):
+        send(own, name, 3)
+    act, *options = words
+    shown = planned(rollout, "--queue", "mail", "--queue", rollout.queue, *options, act=act)
+    assert shown.exit_code == 4, shown.output
+    assert "--queue leaves out 'far' (task_routes, on the broker): 3 waiting: a rollout sends tasks of" in shown.stderr
+    assert "--queue leaves out 'theirs'" not in shown.stderr
+    assert rollout.records.read(NAME) is None
 
 
 def test_a_plan_without_the_source_names_what_is_unknown(rollout: Rollout) -> None:
