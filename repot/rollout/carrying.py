@@ -43,6 +43,8 @@ class Carrying:
     moved: dict[str, int] = field(default_factory=dict)
     #: Why the last move ended early.
     error: str = ""
+    #: The sides whose last move in this process came to its end.
+    _moved_from: set[Side] = field(default_factory=set)
     _stop: Event = field(default_factory=Event)
     _thread: Thread | None = None
     _is_possible: bool = False
@@ -86,6 +88,13 @@ class Carrying:
             self._thread = Thread(target=self._move, args=(side,), name="repot-rollout-move", daemon=True)
             self._thread.start()
 
+    def may_hold(self, side: Side) -> bool:
+        """Return whether a move that ended early may have messages of a side in its journal.
+
+        A broker counts them as in hand, as it counts what workers run: only another move tells, and takes them over.
+        """
+        return side not in self._moved_from
+
     @property
     def total(self) -> int:
         """Return how many messages this process has moved."""
@@ -103,6 +112,7 @@ class Carrying:
 
     def _move(self, side: Side) -> None:
         before, self.error = dict(self.moved), ""
+        self._moved_from.discard(side)
 
         def progress(queue: str, _doing: str, count: int) -> None:
             self.moved[queue] = before.get(queue, 0) + count
@@ -110,5 +120,6 @@ class Carrying:
         try:
             with open_move(self.order(side), self.settings) as move:
                 move.run(self._stop, progress)
+            self._moved_from.add(side)
         except RepotError as error:
             self.error = error.message

@@ -72,7 +72,7 @@ class Emptying:
         strangers, fitting_s = self._strangers(record, side, counts, reported_at)
         quiet_s = fitting_s if self.plan.quiet_s is None else self.plan.quiet_s
         if self.plan.moves:
-            if watched.has_waiting:
+            if watched.has_waiting or (watched.held and self.carrying.may_hold(side)):
                 self.carrying.go_on(side)
             is_empty = is_empty and not self.carrying.is_at_work
         left = [*watched.left, *self._helps(side, now)] if watched.left else []

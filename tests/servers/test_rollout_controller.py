@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -23,7 +24,7 @@ from repot.errors import AlreadyControlled, RolloutConflict
 from repot.rollout import reporting as reporting_module
 from repot.rollout import side_watch
 from repot.rollout import watch as watch_module
-from repot.rollout.phases import Phase, Plan, abort
+from repot.rollout.phases import Phase, Plan, abort, drain
 from repot.rollout.rollout import Rollout, open_rollout
 from repot.routing.record import Change
 from repot.routing.side import Side
@@ -32,7 +33,7 @@ from repot.testbed import redis_server
 from repot.waiting import wait_until
 from support import forked
 from support.databases import with_tables
-from support.moves import consume, declare, task
+from support.moves import Way, consume, declare, read, start_killed, task
 from support.reports import HEALTHY, Reports, between, environment, plan_of
 
 if TYPE_CHECKING:
@@ -170,6 +171,32 @@ def test_what_waits_on_the_target_of_an_abort_is_moved_back_on_request(rollout: 
     assert "30 moved to the other side" in found.why
     with closing(rollout.watch(plan_of(rollout)).sides[Side.SOURCE].connect()) as broker:
         assert len(list(broker.scan(rollout.settings.queue_names[0]))) == 30  # type: ignore[attr-defined]
+
+
+@pytest.mark.promise
+def test_a_move_that_was_killed_with_its_last_window_open_goes_on(
+    rollout: Rollout, redis: Server, rabbitmq: Server
+) -> None:
+    """Nothing waits: all of the backlog is in the journal of the move."""
+    queue, plan = rollout.settings.queue_names[0], plan_of(rollout, moves=True)
+    for _ in range(30):
+        put(rollout, Side.SOURCE)
+    name = rollout.watch(plan).carrying.order(Side.SOURCE).name
+    path = Way(redis, rabbitmq, redis, queue, queue, name)
+    with start_killed(path, "opened", window=1, lease_s=1) as mover:
+        mover.communicate()
+    assert mover.returncode == -signal.SIGKILL
+    rollout.begin(plan, "ann")
+    rollout.change(lambda _: drain("ann", "enough"))
+    stop, began_at = Event(), monotonic()
+
+    def show(*_: Any) -> None:
+        if monotonic() - began_at > 60:
+            stop.set()
+
+    ended = rollout.controller().run(stop, show)
+    assert ended.phase == Phase.DONE
+    assert len(read(rabbitmq, queue)) == 30
 
 
 def put(rollout: Rollout, side: Side) -> None:

@@ -40,10 +40,7 @@ class Queues:
     lag_s: float = 0.0
     dead: str = ""
     is_at_rest: bool | None = None
-
-    @property
-    def has_waiting(self) -> bool:
-        return bool(self.held)
+    has_waiting: bool = False
 
     def is_empty(self) -> bool | None:
         if self.is_at_rest is not None:
@@ -62,10 +59,14 @@ class Carried:
     is_at_work: bool = False
     total: int = 0
     sides: list[Side] = field(default_factory=list)
+    reserved: bool = False
 
     def go_on(self, side: Side) -> None:
         self.sides.append(side)
         self.is_at_work = True
+
+    def may_hold(self, _side: Side) -> bool:
+        return self.reserved
 
     def said(self) -> str:
         return f"{self.total} moved to the other side"
@@ -196,10 +197,10 @@ def test_what_waited_and_what_was_sent_late_are_no_strangers(made: Callable[...,
 def test_a_side_is_not_empty_while_a_move_is_at_work(made: Callable[..., Emptied], phase: Phase) -> None:
     """What it holds is on neither side."""
     side = made(moves=True, quiet_s=0.0)
-    side.queues.held, side.carried.total = 5, 3
+    side.queues.held, side.queues.has_waiting, side.carried.total = 5, True, 3
     assert side.look(0, phase).is_empty is False
     assert [Side.SOURCE if phase is Phase.DRAIN else Side.TARGET] == side.carried.sides
-    side.queues.held = 0
+    side.queues.held, side.queues.has_waiting = 0, False
     assert not side.look(1, phase).is_empty
     side.carried.is_at_work, side.carried.total = False, 5
     side.found["sent"] += 5
@@ -208,6 +209,17 @@ def test_a_side_is_not_empty_while_a_move_is_at_work(made: Callable[..., Emptied
     assert ended.account == "1005 messages sent there, 1000 tasks finished there, 5 moved to the other side"
     side.queues.held = None
     assert not side.look(3, phase).is_empty
+
+
+@pytest.mark.parametrize(("held", "reserved", "goes_on"), [(5, True, True), (5, False, False), (0, True, False)])
+def test_a_move_that_ended_early_goes_on_where_nothing_waits(
+    made: Callable[..., Emptied], held: int, reserved: bool, goes_on: bool
+) -> None:
+    """What it has reserved is held; so is what workers run, which is theirs."""
+    side = made(moves=True)
+    side.queues.held, side.carried.reserved = held, reserved
+    side.look(0)
+    assert side.carried.sides == ([Side.SOURCE] if goes_on else [])
 
 
 def test_the_account_adds_up_or_says_by_how_much_not(made: Callable[..., Emptied]) -> None:
