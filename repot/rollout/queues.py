@@ -42,7 +42,7 @@ class LedQueues:
 
 
 def with_queues(plan: Plan, named: Collection[str], settings: WorkerSettings) -> tuple[Plan, LedQueues]:
-    """Return the plan with its queues; those of the settings alone while the source does not answer."""
+    """Return the plan with its queues; those of the settings, and an obstacle, while the source does not answer."""
     unread: tuple[str, ...] = ()
     app = None
     try:
@@ -57,9 +57,9 @@ def with_queues(plan: Plan, named: Collection[str], settings: WorkerSettings) ->
         with closing(source.open(settings)) as broker:
             deployment = find_queues(broker, settings, app, prefix_is_stated="global_keyprefix" in options)
     except BrokerUnreachable as error:
-        chosen = tuple(named) or settings.queue_names
-        unknown = LedQueues(notes=(*unread, f"which queues the source has is unknown: {error.message}"))
-        return replace(plan, queues=chosen, whole=not named, options=options), unknown
+        unknown = f"which queues the source has is unknown: {error.message}"
+        led = LedQueues(notes=(*unread, unknown)) if named else LedQueues(obstacles=(unknown,), notes=unread)
+        return replace(plan, queues=tuple(named) or settings.queue_names, whole=not named, options=options), led
     chosen = tuple(named) or deployment.expected
     on_purpose = bool(named)
     unnamed = tuple(one for one in deployment.in_use if one not in chosen)

@@ -147,6 +147,13 @@ def test_no_queue_in_use_can_be_left_out(rollout: Rollout, own: Server, words: t
     assert rollout.records.read(NAME) is None
 
 
-def test_a_plan_without_the_source_names_what_is_unknown(rollout: Rollout) -> None:
-    shown = planned(rollout, WORKER_BROKER_URL="redis://127.0.0.1:1/0", WORKER_APP="support.rollout_app")
-    assert "note: which queues the source has is unknown" in shown.stderr
+@pytest.mark.parametrize("words", [("plan",), ("start", "--execute")], ids=["plan", "start"])
+def test_without_the_source_nothing_begins_unless_queues_are_named(rollout: Rollout, words: tuple[str, ...]) -> None:
+    away = {"WORKER_BROKER_URL": "redis://127.0.0.1:1/0", "WORKER_APP": "support.rollout_app"}
+    act, *options = words
+    shown = planned(rollout, *options, act=act, **away)
+    assert shown.exit_code == 4, shown.output
+    assert "the rollout cannot begin:\nwhich queues the source has is unknown" in shown.stderr
+    assert rollout.records.read(NAME) is None
+    named = planned(rollout, "--queue", rollout.queue, **away)
+    assert "note: which queues the source has is unknown" in named.stderr
