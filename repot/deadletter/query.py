@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from repot.brokers import open_broker, open_configured
 from repot.brokers.browse import Keep
 from repot.config import Role, celery_config
+from repot.config.capabilities import capabilities_of
 from repot.config.redis import with_tls
 from repot.deadletter.dead_letter import DeadLetter, read_dead_letter
 from repot.errors import ConfigInvalid
@@ -179,18 +180,19 @@ def open_dlqs(
     Raises:
         BrokerUnreachable: a broker does not answer.
     """
-    config = celery_config(settings, Role.CLIENT)
     management = settings.management_url.reveal() if settings.management_url else ""
     options = {} if app is None else dict(app.conf.broker_transport_options or {})
     own_tls = None if app is None else app.conf.broker_use_ssl
-    tls = own_tls if isinstance(own_tls, dict) else config.get("broker_use_ssl")
     found: list[DlqHandle] = []
     with ExitStack() as opened:
         for url in dict.fromkeys((settings.read_url, settings.write_url)):
+            # one broker at a time: TLS options differ between the kinds
+            config = celery_config(settings.at(url.reveal()), Role.CLIENT)
+            is_read = isinstance(own_tls, dict) and not capabilities_of(url.kind).unread_tls_options(own_tls, own_tls)
             broker = open_broker(
                 with_tls(url, settings),
                 management_url=management,
-                tls=tls,
+                tls=own_tls if is_read else config.get("broker_use_ssl"),
                 transport_options=options or config.get("broker_transport_options"),
                 timeout_s=settings.socket_timeout,
             )

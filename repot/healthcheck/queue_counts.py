@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers import Depth, Unknown, open_broker
-from repot.config import Role, celery_config
+from repot.config import BrokerUrl, Role, celery_config
+from repot.config.redis import with_tls
 from repot.errors import BrokerUnreachable
 from repot.healthcheck.liveness import living_in
 from repot.queues import find_queues
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from repot.brokers import Broker
-    from repot.config import BrokerUrl, WorkerSettings
+    from repot.config import WorkerSettings
     from repot.worker.status_file import WorkerStatus
 
 #: For how long a look at the other queues of a broker is believed, in seconds.
@@ -69,12 +70,15 @@ class QueueCounter:
         """Count with the worker's settings, and on `other`, the other broker of a move; connects on first use.
 
         Without `other` it is that of the rollout of the settings.
+
+        Raises:
+            ConfigInvalid: another setting does not go with the other broker.
         """
         self._settings = settings
         self._timeout_s = timeout_s
-        self._other = other or settings.other_side_url
-        config = celery_config(settings, Role.CLIENT)
-        self._tls = config.get("broker_use_ssl")
+        self._read, self._write = self._side(settings.read_url), self._side(settings.write_url)
+        other = other or settings.other_side_url
+        self._other = self._side(other) if other else None
         self._open: dict[str, Broker] = {}
         self._options: Mapping[str, Any] = {}
         self._empty_since: dict[str, float] = {}
@@ -109,7 +113,7 @@ class QueueCounter:
         # with early acknowledgement the broker does not count what a worker holds
         held: Counter[str] = Counter()
         for worker in statuses.values():
-            held[worker.link.url] += worker.pool.reserved
+            held.update({broker: worker.pool.reserved for broker in depths if _is_of(broker, worker.link.url)})
         return [self._total(broker, counted, held[broker]) for broker, counted in depths.items()]
 
     def close(self) -> None:
@@ -121,22 +125,26 @@ class QueueCounter:
 
     def _sides(self, link: Link) -> list[Side]:
         """Return the brokers, each once; the label stays the same whichever server of a list is in use."""
-        settings = self._settings
-        address = settings.management_url.reveal() if settings.management_url else ""
-        reads = settings.read_url
-        sides = [Side(reads.masked(), reads.beginning_with(link.server), self._options, self._tls, address)]
+        reads = self._read
+        sides = [replace(reads, url=reads.url.beginning_with(link.server), options=self._options)]
         if link.is_bridge:
-            sides.append(Side(settings.write_url.masked(), settings.write_url, self._options, self._tls, address))
-        if self._other:
-            config = celery_config(settings.at(self._other.reveal()), Role.CLIENT)
-            options, tls = config.get("broker_transport_options", {}), config.get("broker_use_ssl")
-            of_other = address if all(side.url.shares_management(self._other) for side in sides) else ""
-            sides.append(Side(self._other.masked(), self._other, options, tls, of_other))
+            sides.append(replace(self._write, options=self._options))
+        if other := self._other:
+            of_other = other.management_url if all(side.url.shares_management(other.url) for side in sides) else ""
+            sides.append(replace(other, management_url=of_other))
         distinct: list[Side] = []
         for side in sides:
             if not any(side.url.shares_server(one.url) for one in distinct):
                 distinct.append(side)
         return distinct
+
+    def _side(self, url: BrokerUrl) -> Side:
+        """Return a broker with the TLS of the settings: its options differ between the kinds of a bridge."""
+        settings = self._settings
+        config = celery_config(settings.at(url.reveal()), Role.CLIENT)
+        management = settings.management_url.reveal() if settings.management_url else ""
+        options, tls = config.get("broker_transport_options", {}), config.get("broker_use_ssl")
+        return Side(url.masked(), with_tls(url, settings), options, tls, management)
 
     def _on(self, side: Side, queues: list[str]) -> Iterator[QueueCount]:
         try:
@@ -205,3 +213,14 @@ class QueueCounter:
                 timeout_s=self._timeout_s,
             )
         return self._open[where]
+
+
+def _is_of(broker: str, worker: str) -> bool:
+    """Return whether a worker's address is that of a broker; options, as those of TLS, may be in one of them alone."""
+    if broker == worker:
+        return True
+    try:
+        return BrokerUrl.parse(broker).shares_server(BrokerUrl.parse(worker))
+    except ValueError:
+        # an application may name a transport that repot does not know
+        return False

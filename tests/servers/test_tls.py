@@ -10,7 +10,9 @@ import json
 import os
 import socket
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from ssl import SSLCertVerificationError
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -24,11 +26,14 @@ from kombu.exceptions import OperationalError
 import repot
 from repot.cli.main import main
 from repot.config import BrokerUrl, ExplicitSettings, Role, celery_config
+from repot.deadletter.query import open_dlqs
 from repot.errors import StoreUnreachable, TlsFailed
+from repot.healthcheck.queue_counts import QueueCounter
 from repot.idempotency.lease_store import RedisLeaseStore
 from repot.migrate.addresses import Address
 from repot.testbed import executables, free_port, rabbitmq_server, redis_server
 from repot.waiting import wait_until
+from repot.worker.status_fields import link_of
 from support.installed import require
 from support.moves import places, scan, task
 
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from repot.brokers import Broker
+    from repot.deadletter.dead_letter import DeadLetter
+    from repot.healthcheck.queue_counts import BrokerTotal
 
 #: One process, for they share servers.
 pytestmark = pytest.mark.xdist_group("tls")
@@ -329,3 +336,52 @@ def test_a_redis_of_another_authority_is_moved_by_its_address(encrypted: Encrypt
     done = moved(encrypted, certificate / "other.pem", "start", "--name", f"m-{uuid4()}", "--execute", *words)
     assert done.exit_code == 0, done.output
     assert encrypted.read("redis", encrypted.goal) == [0, 1, 2]
+
+
+@pytest.fixture(params=["redis", "rabbitmq", "bridge"])
+def encrypted_worker(request: pytest.FixtureRequest, encrypted: Encrypted, tmp_path: Path) -> ExplicitSettings:
+    """The settings of a worker of one broker, or of both."""
+    reads, writes = ("redis", "rabbitmq") if request.param == "bridge" else (request.param, request.param)
+    urls = {"broker_read_url": encrypted.urls[reads], "broker_write_url": encrypted.urls[writes]}
+    own = {"queue_names": (encrypted.queue,), "status_dir": tmp_path, "management_url": encrypted.management}
+    return encrypted.settings.replace(**urls, **own, dead_letter_queue=encrypted.goal)  # type: ignore[return-value]
+
+
+def test_the_sidecar_counts_each_side_and_what_its_worker_holds(encrypted_worker: ExplicitSettings) -> None:
+    app = Celery("tls", set_as_current=False)
+    repot.configure(app, encrypted_worker)
+    link = replace(link_of(app), queues=encrypted_worker.queue_names)
+    # a status with what the counter reads of it
+    status: Any = SimpleNamespace(node="w", link=link, pool=SimpleNamespace(reserved=3))
+    with closing(QueueCounter(encrypted_worker, 5)) as counter:
+
+        def totals() -> list[BrokerTotal]:
+            return counter.totals(status, counter.count(link))
+
+        def are_known() -> bool:
+            return all(one.delayed is not None for one in totals())
+
+        # RabbitMQ's statistics know a new queue after some seconds
+        wait_until(are_known, within_s=30, what="each side is counted")
+        held = {one.broker: (one.held, one.is_drained) for one in totals()}
+    reads, writes = encrypted_worker.read_url.masked(), encrypted_worker.write_url.masked()
+    assert held[reads] == (3, False)
+    assert {reads, writes} == held.keys()
+
+
+@pytest.mark.parametrize("encrypted_worker", ["bridge"], indirect=True)
+@pytest.mark.parametrize("is_configured", [False, True], ids=["settings", "application"])
+def test_dead_letters_on_both_sides_of_a_bridge_are_found(
+    encrypted_worker: ExplicitSettings, *, is_configured: bool
+) -> None:
+    app = Celery("tls", set_as_current=False)
+    repot.configure(app, encrypted_worker)
+    names = {encrypted_worker.dead_letter_queue: ""}
+    with open_dlqs(encrypted_worker, names, app if is_configured else None) as found:
+        reads, writes = encrypted_worker.read_url.masked(), encrypted_worker.write_url.masked()
+        assert [one.address for one in found] == [reads, writes]
+        dead: list[DeadLetter] = []
+        for one in found:
+            one.broker.publish(one.name, [task(1)])
+            one.read_all(dead.append)
+        assert len(dead) == len(found)
