@@ -66,6 +66,7 @@ def open_configured(
 
     Raises:
         BrokerUnreachable: it does not answer, or the address has no server.
+        ConfigInvalid: another setting does not go with the address.
     """
     # one broker at a time: TLS options differ between the kinds
     config = celery_config(settings.at(url.reveal()), Role.CLIENT)

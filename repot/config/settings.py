@@ -17,6 +17,7 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     SecretStr,
+    ValidationError,
     model_validator,
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -24,6 +25,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from repot.config.backends import require_backend
 from repot.config.probe import DEFAULT_SOCKET_TIMEOUT_S
 from repot.config.urls import DATABASE_SCHEMES, STORE_SCHEMES, BrokerUrl, ServiceUrl, is_redis
+from repot.errors import ConfigInvalid
+from repot.masking import masked
 from repot.upstream import capabilities
 
 if TYPE_CHECKING:
@@ -464,9 +467,16 @@ class WorkerSettings(EnvironmentSettings):
         """Return the settings with one broker, at this address, whatever bridge or rollout the others name.
 
         Raises:
-            pydantic.ValidationError: the address is invalid, or another setting does not go with it.
+            ConfigInvalid: the address is invalid, or another setting does not go with it.
         """
-        return self.replace(broker_url=url, broker_read_url=None, broker_write_url=None, rollout="")
+        from repot.config.environment import explain
+
+        try:
+            return self.replace(broker_url=url, broker_read_url=None, broker_write_url=None, rollout="")
+        except ValidationError as error:
+            # sentinel:// without the name of its master, for example
+            message = f"the settings are invalid with the address {masked(url)}: {'; '.join(explain(error))}"
+            raise ConfigInvalid(message, hint="Set or correct the variables that are named.") from error
 
     def replace(self, **changes: Any) -> WorkerSettings:  # noqa: ANN401 - values of any field
         """Return the settings with some values changed and validated.

@@ -8,11 +8,9 @@ from contextlib import closing, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import ValidationError
-
 from repot.brokers import inspect
 from repot.brokers.facts import Unknown
-from repot.config import BrokerUrl, ExplicitSettings, explain, load
+from repot.config import BrokerUrl, ExplicitSettings, load
 from repot.config.delays import LEVELS
 from repot.config.endpoints import Endpoint, endpoints
 from repot.doctor import static_analysis
@@ -353,12 +351,7 @@ def _apply_target(app: Celery, target: str) -> None:
     if settings is None:
         collector.retarget(app, target)
         return
-    try:
-        configure(app, settings.at(target))
-    except ValidationError as error:
-        # sentinel:// without the name of its master, for example
-        message = "the settings are invalid with the address of --target:\n" + "\n".join(explain(error))
-        raise ConfigInvalid(message, hint="Set the missing variables in the environment.") from error
+    configure(app, settings.at(target))
 
 
 def _query_brokers(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from repot.brokers import open_configured
+from repot.cli.main import main
 from repot.config import (
+    BrokerUrl,
     ExplicitSettings,
     WorkerSettings,
     as_environment,
@@ -19,6 +24,10 @@ from repot.config import (
     variable,
 )
 from repot.errors import ConfigInvalid
+from repot.healthcheck.queue_counts import QueueCounter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PLANTED = "hunter2-s3cret"
 
@@ -372,3 +381,30 @@ def test_a_sidecar_is_not_more_impatient_than_a_dead_link(monkeypatch: pytest.Mo
     monkeypatch.setenv("WORKER_SOCKET_TIMEOUT", "16")
     with pytest.raises(ConfigInvalid, match="below 64 s"):
         load_healthcheck(load())
+
+
+def _counted(other: BrokerUrl) -> None:
+    QueueCounter(ExplicitSettings(), 1, other)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [lambda url: ExplicitSettings().at(url.reveal()), lambda url: open_configured(url, ExplicitSettings()), _counted],
+    ids=["settings", "broker", "sidecar"],
+)
+def test_another_broker_that_the_settings_do_not_fit_is_explained(act: Callable[[BrokerUrl], object]) -> None:
+    url = BrokerUrl.parse(f"sentinel://:{PLANTED}@h:26379/0")
+    with pytest.raises(ConfigInvalid) as raised:
+        act(url)
+    assert raised.value.message.startswith("the settings are invalid with the address sentinel://:**@h:26379/0: ")
+    assert "WORKER_SENTINEL_MASTER is missing" in raised.value.message
+
+
+def test_status_names_a_broker_that_the_settings_do_not_fit() -> None:
+    environment = {"WORKER_BROKER_URL": "redis://127.0.0.1:1/0", "WORKER_MOVE_FROM": f"sentinel://:{PLANTED}@s:26379/0"}
+    shown = CliRunner().invoke(main, ["status"], env=environment)
+    assert isinstance(shown.exception, SystemExit)
+    assert "all of sentinel://:**@s:26379/0: the settings are invalid with the address" in " ".join(
+        shown.output.split()
+    )
+    assert PLANTED not in shown.output
