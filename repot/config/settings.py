@@ -471,8 +471,12 @@ class WorkerSettings(EnvironmentSettings):
         """
         from repot.config.environment import explain
 
+        changes: dict[str, Any] = {**dict.fromkeys(_OWN_BROKER), "broker_url": url, "rollout": ""}
+        if url.startswith("sentinel:") and not _has_tls(self, _OTHERS):
+            # it does not reach a sentinel, and may be for the broker that is left out
+            changes["tls_ca_certs"] = None
         try:
-            return self.replace(broker_url=url, broker_read_url=None, broker_write_url=None, rollout="")
+            return self.replace(**changes)
         except ValidationError as error:
             # sentinel:// without the name of its master, for example
             message = f"the settings are invalid with the address {masked(url)}: {'; '.join(explain(error))}"
@@ -574,15 +578,27 @@ def _address_problems(settings: WorkerSettings) -> list[str]:
         )
     if settings.rollout and settings.rollout_target:
         urls += [settings.broker_url, settings.rollout_target]
-    has_sentinel = any(url.scheme == "sentinel" for url in urls)
-    if has_sentinel and not settings.sentinel_master:
+    sentinels = [url for url in urls if url.scheme == "sentinel"]
+    if sentinels and not settings.sentinel_master:
         problems.append("WORKER_SENTINEL_MASTER is missing; sentinel:// needs the name of the master")
-    if has_sentinel and settings.tls_ca_certs:
+    have_own = all("ssl_ca_certs" in dict(url.options()) for url in sentinels)
+    if settings.tls_ca_certs and not have_own and not _has_tls(settings, (*_OWN_BROKER, *_OTHERS)):
         problems.append(
             "WORKER_TLS_CA_CERTS does not reach sentinel://; put ?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs=FILE into "
             "the address"
         )
     return problems + _tls_problems(settings)
+
+
+#: Addresses for which WORKER_TLS_CA_CERTS names the authorities: those of the deployment's broker, and the others.
+_OWN_BROKER = ("broker_url", "broker_read_url", "broker_write_url")
+_OTHERS = ("rollout_target", "move_from", "move_to", "result_backend", "lease_store")
+
+
+def _has_tls(settings: WorkerSettings, addresses: Iterable[str]) -> bool:
+    """Return whether one of these addresses has TLS by its scheme."""
+    urls = (getattr(settings, name) for name in addresses)
+    return any(url is not None and url.scheme.startswith(("amqps", "rediss")) for url in urls)
 
 
 def _tls_problems(settings: WorkerSettings) -> list[str]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PLANTED = "hunter2-s3cret"
+SENTINEL = "sentinel://h:26379/0"
 
 
 def test_defaults_are_redis_on_this_machine() -> None:
@@ -381,6 +382,33 @@ def test_a_sidecar_is_not_more_impatient_than_a_dead_link(monkeypatch: pytest.Mo
     monkeypatch.setenv("WORKER_SOCKET_TIMEOUT", "16")
     with pytest.raises(ConfigInvalid, match="below 64 s"):
         load_healthcheck(load())
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_refused"),
+    [
+        ({"WORKER_BROKER_URL": SENTINEL}, True),
+        ({"WORKER_BROKER_URL": f"{SENTINEL}?ssl_cert_reqs=CERT_REQUIRED"}, True),
+        ({"WORKER_BROKER_URL": f"{SENTINEL}?ssl_ca_certs=/ca.pem"}, False),
+        ({"WORKER_BROKER_URL": "amqps://h//", "WORKER_MOVE_FROM": SENTINEL}, False),
+        ({"WORKER_BROKER_URL": SENTINEL, "WORKER_MOVE_TO": "amqps://h//"}, False),
+        ({"WORKER_BROKER_URL": SENTINEL, "WORKER_ROLLOUT_TARGET": "amqps://h//", "WORKER_ROLLOUT": "shop"}, False),
+        ({"WORKER_BROKER_URL": SENTINEL, "WORKER_RESULT_BACKEND": "rediss://h/1"}, False),
+    ],
+)
+def test_authorities_that_reach_no_address_are_refused(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], *, is_refused: bool
+) -> None:
+    for name, value in {"WORKER_TLS_CA_CERTS": "/ca.pem", "WORKER_SENTINEL_MASTER": "main", **changes}.items():
+        monkeypatch.setenv(name, value)
+    if is_refused:
+        with pytest.raises(ConfigInvalid, match="WORKER_TLS_CA_CERTS does not reach sentinel://"):
+            load()
+        return
+    found = load()
+    # each side by itself
+    assert found.at(SENTINEL).broker_url.reveal() == SENTINEL
+    assert found.at("amqps://h//").tls_ca_certs == found.tls_ca_certs
 
 
 def _counted(other: BrokerUrl) -> None:
