@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from repot.idempotency.administration import RecordFilter
     from repot.idempotency.records import Record, RecordStore
     from repot.submission.job_store import ExpiredScope
+    from repot.worker.app_settings import AppSettings
 
 _STATES = ("running", "done", "failed", "released", "unknown")
 _DECISIONS = ("done", "failed", "run-again")
@@ -82,7 +83,7 @@ def list_(
     from repot.idempotency.records import State
 
     selected = RecordFilter(frozenset(map(State, states)), task, unknown_outcome, older_than_s or 0)
-    settings, store = _settings_and_store(app)
+    found, store = _deployment_and_store(app)
     records = _found(store, selected)
     listed = records[:limit]
     if as_json:
@@ -91,7 +92,7 @@ def list_(
         _table(listed)
     else:
         match = "" if selected == RecordFilter() else " that match"
-        echo_line(f"no idempotency records{match} in {_place(settings)}", err=True)
+        echo_line(f"no idempotency records{match} in {_place(found.settings)}", err=True)
     if len(records) > limit:
         echo(f"{len(records) - limit} more; raise --limit to see them", err=True)
 
@@ -104,7 +105,7 @@ def show(name: str, *, app: str | None, as_json: bool) -> None:
     """Show one idempotency record. KEY is its key, a prefix of at least four characters, or the id of its task."""
     from repot.idempotency.administration import find_record
 
-    record = find_record(_settings_and_store(app)[1], name)
+    record = find_record(_deployment_and_store(app)[1], name)
     if as_json:
         echo_json(_data(record))
         return
@@ -125,13 +126,14 @@ def release(name: str, decision: str, *, app: str | None, force: bool, execute: 
     from repot.idempotency.administration import Decision, find_record
     from repot.idempotency.administration import release as decide
 
-    settings, store = _settings_and_store(app)
+    found, store = _deployment_and_store(app)
     record = find_record(store, name)
+    retention_of = _retention(found, app, [record], decision)
     change = readable(f"{record.key[:12]} of {record.task}[{record.task_id}], {record.state.value}: {decision}")
     if not execute:
         echo(f"would be released: {change}\nnothing was changed; add --execute", err=True)
         return
-    decide(store, record, Decision(decision), retention_s=settings.idempotency_retention, force=force)
+    decide(store, record, Decision(decision), retention_s=retention_of(record), force=force)
     echo(f"released: {change}", err=True)
     if decision != Decision.RUN_AGAIN:
         echo(
@@ -155,17 +157,18 @@ def reap(
     from repot.idempotency.administration import Decision, RecordFilter
     from repot.idempotency.administration import reap as decide
 
-    settings, store = _settings_and_store(app)
+    found, store = _deployment_and_store(app)
     selected = RecordFilter(task=task, unknown_outcome=True, older_than_s=older_than_s or 0)
     records, skipped = _found(store, selected), 0
+    retention_of = _retention(found, app, records, decision)
     if execute:
-        records, skipped = decide(store, records, Decision(decision), retention_s=settings.idempotency_retention)
+        records, skipped = decide(store, records, Decision(decision), retention_of=retention_of)
     if as_json:
         echo_json([_data(record) for record in records])
     elif records:
         _table(records)
     done = "released" if execute else "would be released; nothing was changed; add --execute"
-    echo_line(f"{len(records)} with an unknown outcome in {_place(settings)}, as {decision}: {done}", err=True)
+    echo_line(f"{len(records)} with an unknown outcome in {_place(found.settings)}, as {decision}: {done}", err=True)
     if skipped:
         echo(f"{skipped} had changed in the meantime and were skipped", err=True)
 
@@ -207,13 +210,37 @@ def _job(expired: ExpiredScope) -> dict[str, str]:
     return {"id": job.id, "scope": job.scope, "task": job.task, "created_at": _time(job.created_at) or ""}
 
 
-def _settings_and_store(app: str | None) -> tuple[WorkerSettings, RecordStore]:
+def _deployment_and_store(app: str | None) -> tuple[AppSettings, RecordStore]:
     from repot.idempotency.stores import open_store
 
-    settings = store_settings(app).settings
-    store = open_store(settings)
+    found = store_settings(app)
+    store = open_store(found.settings)
     click.get_current_context().call_on_close(store.close)
-    return settings, store
+    return found, store
+
+
+def _retention(
+    found: AppSettings, name: str | None, records: Iterable[Record], decision: str
+) -> Callable[[Record], float]:
+    """Return how long a decision on a record is kept; note where the policy of its task is unknown."""
+    from repot.config import app_name
+    from repot.idempotency.administration import Decision, policy_of, retention_of
+    from repot.worker.app_loader import import_tasks
+
+    least_s, tasks = found.settings.idempotency_retention, {}
+    if decision == Decision.RUN_AGAIN:
+        return lambda _: least_s
+    if found.app is not None:
+        import_tasks(found.app, name or app_name() or "")
+        tasks = dict(found.app.tasks)
+    unknown = {record.task for record in records if policy_of(record, tasks) is None}
+    if unknown:
+        echo_line(
+            f"note: the decision is kept for {least_s:g} s (WORKER_IDEMPOTENCY_RETENTION), also if the policy of "
+            f"{', '.join(map(readable, sorted(unknown)))} says longer: no application is named that has it (-A)",
+            err=True,
+        )
+    return lambda record: retention_of(record, tasks, least_s)
 
 
 def _found(store: RecordStore, selected: RecordFilter) -> list[Record]:

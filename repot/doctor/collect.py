@@ -29,7 +29,7 @@ from repot.idempotency.durability import Durability, durability
 from repot.idempotency.rights import DELIVERIES, GUARD, JOBS, is_replica, missing_rights
 from repot.upstream import collector
 from repot.upstream.tasks import noting_what_tasks_take, take_again
-from repot.worker.app_loader import explained, load_app
+from repot.worker.app_loader import explained, import_tasks, load_app
 from repot.worker.configure import config_error_of, configure, configured_with
 from repot.worker.effective_config import APPLICATION, CELERY_DEFAULT, effective_config
 
@@ -228,14 +228,7 @@ def read_app(
         AppFailed: a module with its tasks raises an error on import.
         ConfigInvalid: a setting has a type that Celery cannot read.
     """
-    try:
-        collector.import_tasks(app)
-    except RepotError:
-        raise
-    except (Exception, SystemExit) as error:
-        # any error of a user's module
-        message = f"the tasks of {name!r} fail on import: {type(error).__name__}: {error}"
-        raise explained(error) or AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
+    import_tasks(app, name)
     refusal = config_error_of(app)
     if refusal is not None:
         # Celery suppresses the errors of signal receivers

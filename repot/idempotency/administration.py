@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repot.errors import AlreadyRunning, LeaseLost, RecordNotFound
+from repot.idempotency.policy import Policy
 from repot.idempotency.records import DECIDED, Ending, FinishMode, FinishResult, Record, RunOutcome, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from repot.idempotency.records import RecordStore
 
@@ -86,6 +87,18 @@ def find_record(store: RecordStore, name: str) -> Record:
     return found[0]
 
 
+def policy_of(record: Record, tasks: Mapping[str, Any]) -> Policy | None:
+    """Return the policy of a record's task; None if it is not one of these guarded tasks."""
+    policy = getattr(tasks.get(record.task), "idempotency", None)
+    return policy if isinstance(policy, Policy) else None
+
+
+def retention_of(record: Record, tasks: Mapping[str, Any], least_s: float) -> float:
+    """Return for how many seconds a decision is kept: as the policy of the record's task says, but not for less."""
+    policy = policy_of(record, tasks)
+    return max(least_s, (policy and policy.retention_s) or 0)
+
+
 def release(store: RecordStore, record: Record, decision: Decision, *, retention_s: float, force: bool = False) -> None:
     """Record what an operator decided: how the run ended, or that it may run again.
 
@@ -105,7 +118,7 @@ def release(store: RecordStore, record: Record, decision: Decision, *, retention
 
 
 def reap(
-    store: RecordStore, records: Iterable[Record], decision: Decision, *, retention_s: float
+    store: RecordStore, records: Iterable[Record], decision: Decision, *, retention_of: Callable[[Record], float]
 ) -> tuple[list[Record], int]:
     """Apply a decision to records; return those that it changed, and the number of those that had changed before.
 
@@ -114,7 +127,7 @@ def reap(
     reaped, skipped = [], 0
     for record in records:
         try:
-            release(store, record, decision, retention_s=retention_s)
+            release(store, record, decision, retention_s=retention_of(record))
         except (AlreadyRunning, LeaseLost):
             skipped += 1
         else:

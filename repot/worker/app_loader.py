@@ -50,6 +50,22 @@ def load_configured_app(name: str) -> Celery:
     return app
 
 
+def import_tasks(app: Celery, name: str) -> None:
+    """Import the modules with the tasks of an application that was loaded as `name`.
+
+    Raises:
+        AppFailed: one of them raises an error.
+    """
+    try:
+        collector.import_tasks(app)
+    except RepotError:
+        raise
+    except (Exception, SystemExit) as error:
+        # any error of a user's module
+        message = f"the tasks of {name!r} fail on import: {type(error).__name__}: {error}"
+        raise explained(error) or AppFailed(message, hint=f"`celery -A {name} report` shows where.") from error
+
+
 def explained(error: BaseException) -> RepotError | None:
     """Return the error of repot that caused `error`: Python up to 3.11 wraps errors raised while a class is made."""
     return error.__cause__ if isinstance(error.__cause__, RepotError) else None

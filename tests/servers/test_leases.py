@@ -30,9 +30,24 @@ from support import forked
 from support.leases import TimedRedis, lease_request
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from click.testing import Result
 
     from repot.testbed import Server
+
+
+#: A task with the name that `lease_request` has.
+LONG_KEPT = """
+from {app} import app
+from repot.idempotency import IdempotentTask, Policy
+
+LONG = Policy(key=("order",), retention_s=90 * 86400)
+
+
+@app.task(base=IdempotentTask, name="shop.charge", shared=False, idempotency=LONG)
+def charge(order): ...
+"""
 
 
 class Desk:
@@ -174,6 +189,25 @@ def test_a_caller_learns_that_an_operator_recorded_the_outcome(desk: Desk, words
         with pytest.raises(ResultExpired, match="an operator has recorded that") as found:
             call()
         assert "RESULT_LIMIT" not in str(found.value.hint)
+
+
+@pytest.mark.parametrize("words", [("release", "paid"), ("reap",)], ids=" ".join)
+def test_a_decision_is_kept_as_long_as_the_policy_of_its_task_says(
+    desk: Desk, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The setting says seven days; the task stands in a module that the application includes."""
+    app, tasks = (f"{name}_{uuid4().hex}" for name in ("app", "tasks"))
+    (tmp_path / f"{app}.py").write_text(f"from celery import Celery\n\napp = Celery('shop', include=['{tasks}'])\n")
+    (tmp_path / f"{tasks}.py").write_text(LONG_KEPT.format(app=app))
+    monkeypatch.syspath_prepend(tmp_path)
+    key, _ = desk.acquire("paid")
+    desk.timed.advance(7200)
+    without = desk.run(*words, "--as", "done")
+    assert "also if the policy of shop.charge says longer" in " ".join(without.stderr.split())
+    result = desk.run(*words, "--as", "done", "-A", app, "--execute")
+    assert (result.exit_code, "note" in result.stderr) == (0, False), result.stderr
+    desk.timed.advance(80 * 86400)
+    assert isinstance(desk.store.acquire(key, lease_request()), Done)
 
 
 @pytest.mark.promise

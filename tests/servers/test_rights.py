@@ -170,7 +170,7 @@ def looked_after(desk: Desk) -> None:
     with lease_store(desk.settings) as store:
         found = list(administration.find_records(store, administration.RecordFilter()))
         administration.find_record(store, "f" * 64)
-        administration.reap(store, found, administration.Decision.DONE, retention_s=RETENTION_S)
+        administration.reap(store, found, administration.Decision.DONE, retention_of=lambda _: RETENTION_S)
     with jobs(desk.settings) as store:
         assert len(list(store.expired())) == 1
         assert len(list(store.reap())) == 1
