@@ -40,7 +40,7 @@ class SideWatch:
     connect: Callable[[], Broker]
     queues: tuple[str, ...]
     settings: WorkerSettings | None = None
-    #: Whether a side is empty only when its other queues are as well.
+    #: Whether the source is empty only when its other queues are as well.
     whole: bool = False
     #: Whether the broker's transport options state a prefix: then others under it are another's.
     prefix_is_stated: bool = False
@@ -94,9 +94,11 @@ class SideWatch:
         self.has_waiting = any(ready or delayed for ready, _, delayed in (depths or {}).values())
         self.held = None if depths is None else sum(map(sum, depths.values()))
         self.beside = ()
-        if not self.left and self.side is Side.SOURCE and self.settings is not None:
+        if not self.left and self.settings is not None:
             self.beside = tuple(self._beside(self.settings))
-            self.left = self.beside if self.whole else ()
+            # the source may go when it is empty; the target stays after an abort, and has its own queues
+            blocks = self.whole and self.side is Side.SOURCE
+            self.left = self.beside if blocks or self._broker is None else ()
         if self.left:
             self._empty_since = None
             return None if depths is None else False

@@ -52,11 +52,11 @@ def planned(rollout: Rollout, *words: str, act: str = "plan", **variables: str) 
     return CliRunner().invoke(main, ["rollout", act, NAME, *words], env=environment)
 
 
-def looks(rollout: Rollout, plan: Plan, until: Any, what: str) -> Observed:
-    """Look at the drain of the source until it is as expected."""
+def looks(rollout: Rollout, plan: Plan, until: Any, what: str, phase: Phase = Phase.DRAIN) -> Observed:
+    """Look at a side that is to become empty, in a drain the source, until it is as expected."""
     with open_rollout(NAME, rollout.settings) as opened:
         opened.begin(plan, "ann")
-        record = opened.change(lambda _: Change("ann", "drains", phase=Phase.DRAIN))
+        record = opened.change(lambda _: Change("ann", "goes on", phase=phase))
         seen: list[Observed] = []
 
         def look() -> bool:
@@ -91,6 +91,17 @@ def test_what_is_left_on_purpose_is_said_at_the_end(rollout: Rollout, own: Serve
     send(own, "slow", 5)
     seen = looks(rollout, Plan(queues=(rollout.queue,)), lambda one: one.is_empty, "the queue is empty")
     assert "the source has messages of 'slow', which this rollout does not lead: 5 waiting" in seen.account
+
+
+def test_what_other_queues_of_the_target_hold_is_said_at_the_end_of_an_abort(rollout: Rollout, redis: Server) -> None:
+    """A deploy may have added one, and the rollout's producers send tasks of every queue."""
+    queue = f"added-{rollout.token}"
+    send(redis, queue, 2)
+    plan = Plan(queues=(rollout.queue,), whole=True)
+    seen = looks(rollout, plan, lambda one: one.is_empty, "the target is empty", Phase.ABORT)
+    assert f"the target has messages of {queue!r}, which this rollout does not lead: 2 waiting" in seen.account
+    with Redis.from_url(redis.url) as client:
+        client.delete(queue)
 
 
 def test_what_cannot_be_looked_for_is_said_at_the_end(own: Server, redis: Server, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from repot.brokers.port import Depth
+from repot.config import ExplicitSettings
 from repot.errors import BrokerUnreachable, DepthUnknown
 from repot.rollout import side_watch as side_watch_module
 from repot.rollout.side_watch import SideWatch
@@ -105,3 +106,21 @@ def test_what_a_broker_does_not_say_is_unknown_and_not_empty(
     # it may have changed meanwhile
     counts.error = None
     assert side.is_empty() is False
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("of", list(Side))
+def test_a_broker_that_goes_while_other_queues_are_looked_for_is_not_empty(
+    counts: Counts, now: list[float], of: Side, *, whole: bool
+) -> None:
+    gone = BrokerUnreachable("gone", hint="")
+
+    def held() -> None:
+        raise gone
+
+    counts.held = held  # type: ignore[attr-defined]
+    side = SideWatch(of, lambda: counts, ("orders", "mails"), ExplicitSettings(), whole)  # type: ignore[arg-type, return-value]
+    side.is_empty()
+    now[0] += LAG_S + 1
+    assert side.is_empty() is False
+    assert side.left == (f"whether other queues of the {of} are empty is unknown: gone",)
