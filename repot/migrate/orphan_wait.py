@@ -11,11 +11,14 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from time import time
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from repot.brokers.in_hand import KeepsDeliveries
 from repot.errors import BrokerUnreachable, FactUnknown, HoldersUnknown, MoveStopped
+from repot.logs import get_logger
+from repot.masking import masked
 from repot.migrate.control import Request, reason_to_end
 from repot.migrate.leases import LeasedJournal
 from repot.migrate.orphans import Finding, Selection, ready_at, selected, take_back
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
     from repot.brokers.journal import Journal
     from repot.migrate.control import Limits
     from repot.migrate.run import Run
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
 
 #: The lease of the journal is renewed in between, and an operator's request is read.
 _SLICE_S = 1.0
@@ -65,14 +72,35 @@ class OrphanMove:
         """
         while True:
             looked_at = time()
-            unknown = self._take_back()
-            self.carry(self.run)
-            may_live = unknown is not None
-            if not self.waits or (again_at := self._again_at(looked_at, may_live=may_live)) is None:
+            unknown = self._patiently(self._take_back)
+            self._patiently(partial(self.carry, self.run))
+            if not self.waits:
                 break
-            self._rest(again_at)
+            again_at = self._patiently(partial(self._again_at, looked_at, may_live=unknown is not None))
+            if again_at is None:
+                break
+            self._patiently(partial(self._rest, again_at))
         if unknown is not None:
             raise unknown
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Return what `ask` returns; while a broker does not answer, ask again, as long as its absence is allowed.
+
+        Raises:
+            BrokerUnreachable: it was away for longer, or the move does not wait.
+            MoveStopped: a signal ends it.
+        """
+        away_since: float | None = None
+        while True:
+            try:
+                return ask()
+            except BrokerUnreachable as error:
+                away_since = away_since or monotonic()
+                if not self.waits or monotonic() - away_since > self.limits.patience_s:
+                    raise
+                log.warning("the wait is interrupted: %s", masked(error.message), extra={"action": "move_interrupted"})
+            if self.run.stop.wait(_SLICE_S):
+                raise MoveStopped.on_request()
 
     def _take_back(self) -> HoldersUnknown | None:
         """Give back what can be; return why nothing could."""

@@ -153,6 +153,24 @@ def test_a_move_waits_until_a_delivery_is_old_enough(path: Way, hold: Callable[.
         assert move.left_in_hand() == ""
 
 
+def test_a_wait_survives_a_broker_that_is_away_for_less_than_the_patience(
+    path: Way, client: Any, hold: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    hold(0)
+    order = replace(path.order(), orphans=Selection((path.queue,), older_than_s=3), waits_for_orphans=True)
+    outages: list[str] = []
+
+    def watch(_queue: str, doing: str, _moved: int) -> None:
+        if doing.startswith("waiting for") and not outages:
+            outages.append(doing)
+            # longer than the mover waits for an answer
+            client.execute_command("CLIENT", "PAUSE", 15_000, "ALL")
+
+    with open_move(order, path.settings) as move:
+        assert move.run(Event(), watch).delivered == 1
+    assert "the wait is interrupted" in caplog.text
+
+
 def test_the_claim_of_a_worker_that_lives_is_not_waited_for(
     path: Way, client: Any, hold: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
