@@ -285,7 +285,7 @@ def _show_plan(name: str, plan: Plan, led: LedQueues, settings: WorkerSettings, 
         with closing(opened.watch(plan)) as watch:
             obstacles = [*refusals(settings), *led.obstacles, *watch.obstacles()]
             depths = {side: one.depths() for side, one in watch.sides.items()}
-            readers = {side: one.readers() for side, one in watch.sides.items()}
+            readers = {side: one.readers(led.control_exchange) for side, one in watch.sides.items()}
     warned = warnings(settings, target)
     if as_json:
         shown = {"name": name, "source": source.masked(), "target": target.masked(), **json.loads(plan.to_json())}

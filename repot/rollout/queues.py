@@ -10,6 +10,7 @@ from repot.config.capabilities import NAMING_OPTIONS
 from repot.errors import BrokerUnreachable, RepotError
 from repot.masking import masked
 from repot.migrate.addresses import Address
+from repot.migrate.in_hand import CONTROL_EXCHANGE
 from repot.queues import find_queues
 from repot.queues.deployment import notes, refusals, unknowns
 from repot.worker.app_loader import load_app
@@ -34,11 +35,13 @@ class LedQueues:
         read: a line for each queue that is led.
         obstacles: what the rollout would leave behind, or would lead without being asked to.
         notes: what stays on purpose, and what is unknown.
+        control_exchange: by which the application's workers answer.
     """
 
     read: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    control_exchange: str = CONTROL_EXCHANGE
 
 
 def with_queues(plan: Plan, named: Collection[str], settings: WorkerSettings) -> tuple[Plan, LedQueues]:
@@ -51,6 +54,7 @@ def with_queues(plan: Plan, named: Collection[str], settings: WorkerSettings) ->
         # a controller may run where the application is not installed
         unread = (f"unknown: which queues the application has: {masked(error.message)}",)
     options = _naming_options(app)
+    exchange = CONTROL_EXCHANGE if app is None else str(app.conf.control_exchange)
     management = settings.management_url.reveal() if settings.management_url else ""
     source = Address(settings.broker_url, options, management)
     try:
@@ -58,7 +62,8 @@ def with_queues(plan: Plan, named: Collection[str], settings: WorkerSettings) ->
             deployment = find_queues(broker, settings, app, prefix_is_stated="global_keyprefix" in options)
     except BrokerUnreachable as error:
         unknown = f"which queues the source has is unknown: {error.message}"
-        led = LedQueues(notes=(*unread, unknown)) if named else LedQueues(obstacles=(unknown,), notes=unread)
+        obstacles, more = ((), (unknown,)) if named else ((unknown,), ())
+        led = LedQueues((), obstacles, (*unread, *more), exchange)
         return replace(plan, queues=tuple(named) or settings.queue_names, whole=not named, options=options), led
     chosen = tuple(named) or deployment.expected
     on_purpose = bool(named)
@@ -75,6 +80,7 @@ def with_queues(plan: Plan, named: Collection[str], settings: WorkerSettings) ->
             *notes(deployment, sent, on_purpose=on_purpose),
             *(f"unknown: {one}" for one in unknowns(deployment, sent)),
         ),
+        exchange,
     )
     return replace(plan, queues=chosen, whole=not on_purpose, options=options), led
 

@@ -148,7 +148,7 @@ class SideWatch:
         for beside in deployment.unreached(self.queues, on_purpose=not self.whole):
             yield f"on the {self.side} {beside.text}, which this rollout does not lead"
 
-    def readers(self, control_exchange: str = "celery") -> dict[str, tuple[str, ...]] | None:
+    def readers(self, control_exchange: str) -> dict[str, tuple[str, ...]] | None:
         """Ask the workers which queues they read, by name; None if the broker did not answer."""
         try:
             self._broker = self._broker or self.connect()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,14 +13,16 @@ from click.testing import CliRunner
 from kombu import Connection, Queue, pools
 from redis import Redis
 
+from repot.brokers.in_hand import AsksWorkers
 from repot.cli.main import main
-from repot.config import as_environment
+from repot.config import as_environment, inherited_environment
 from repot.rollout import side_watch
 from repot.rollout.phases import Phase, Plan
 from repot.rollout.rollout import open_rollout
 from repot.routing.record import Change
 from repot.waiting import wait_until
-from support import queues_app
+from support import forked, queues_app
+from support.commands import start
 from support.rollouts import NAME, Rollout
 
 if TYPE_CHECKING:
@@ -168,3 +172,26 @@ def test_without_the_source_nothing_begins_unless_queues_are_named(rollout: Roll
     assert rollout.records.read(NAME) is None
     named = planned(rollout, "--queue", rollout.queue, **away)
     assert "note: which queues the source has is unknown" in named.stderr
+
+
+def test_a_plan_names_readers_that_answer_by_the_applications_own_exchange(
+    rollout: Rollout, own: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "stock.py").write_text(
+        f"from celery import Celery\napp = Celery('stock', broker={own.url!r})\napp.conf.control_exchange = 'ours'\n"
+    )
+    options = ["--pool", "solo", "--queues", rollout.queue, "--hostname", "w@ours"]
+    command = [sys.executable, "-m", "celery", "--app", "stock", "worker", *options]
+    environment = inherited_environment(without=("WORKER_",))
+    with forked.start(command, env=environment, cwd=tmp_path, stdout=-3, stderr=-3) as worker:
+        try:
+            with closing(own.open()) as broker:
+                assert isinstance(broker, AsksWorkers)
+                asked = partial(broker.ask_workers, "ours", 1)
+                wait_until(lambda: asked().queues, within_s=60, what="the worker answers")
+            variables = as_environment(rollout.settings) | {"WORKER_APP": "stock"}
+            shown = start(tmp_path, "rollout", "plan", NAME, "--queue", rollout.queue, **variables)
+            out, _ = shown.communicate(timeout=120)
+        finally:
+            worker.terminate()
+    assert f"source: {rollout.queue}: 0 ready, 0 in hand, 0 delayed; read by w@ours" in out
