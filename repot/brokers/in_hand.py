@@ -29,12 +29,13 @@ class Delivery:
         tag: the delivery's name on the broker.
         task_id: the task's id; empty if the message cannot be read.
         queues: those that the broker would put the message back into.
-        delivered_at: by the worker's clock, a claim by this machine's, in seconds since 1970; None if the broker does
-            not know it.
-        again_at: when the broker may deliver it again, by the same clock.
+        delivered_at: by the worker's clock, a claim by Redis' clock, in seconds since 1970; None if the broker does not
+            know it.
+        again_at: when the broker may deliver it again.
         problem: why the message cannot be read; empty if it can.
         worker: who holds it, if the broker knows: the holder of a claim on Redis, which has to renew it.
         lives: whether that worker has renewed its claim in time. Then `again_at` moves on with each renewal.
+        ahead_s: by how much this machine's clock is ahead of the broker's, if the times are by that one.
     """
 
     tag: str
@@ -46,6 +47,7 @@ class Delivery:
     problem: str = ""
     worker: str = ""
     lives: bool = False
+    ahead_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

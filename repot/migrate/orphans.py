@@ -109,7 +109,7 @@ def selected(broker: Any, selection: Selection) -> list[Finding]:  # noqa: ANN40
 
 
 def ready_at(finding: Finding, selection: Selection) -> float | None:
-    """Return when a delivery can be given back, or could since; None if no time is known.
+    """Return when a delivery can be given back, or could since, by this machine's clock; None if no time is known.
 
     A worker that is alive may hold it even then.
     """
@@ -117,7 +117,7 @@ def ready_at(finding: Finding, selection: Selection) -> float | None:
     if delivery.delivered_at is None or finding.reason not in ("", GiveBack.LIVES.value, _young(selection)):
         return None
     old_at = delivery.delivered_at + selection.older_than_s
-    return max(old_at, delivery.again_at or 0) if delivery.worker else old_at
+    return (max(old_at, delivery.again_at or 0) if delivery.worker else old_at) + delivery.ahead_s
 
 
 def give_back(broker: Broker, findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -179,7 +179,7 @@ def _own_reason(delivery: Delivery, selection: Selection, now: float) -> str:
         (not delivery.queues, "no queue is bound to its key"),
         (len(delivery.queues) > 1, f"it may belong to several queues: {', '.join(delivery.queues)}"),
         (
-            now - (delivery.delivered_at or 0) < selection.older_than_s,
+            now - delivery.ahead_s - (delivery.delivered_at or 0) < selection.older_than_s,
             _young(selection),
         ),
     )

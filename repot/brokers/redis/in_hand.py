@@ -147,13 +147,13 @@ class InHand:
             delivery = Delivery(tag, delivered_at=float(score), again_at=float(score) + self._visibility_s)
         else:
             again_at = float(score) + claim.lease_s
-            lives, ahead_s = again_at > now, time() - now
             delivery = Delivery(
                 tag,
-                delivered_at=claim.claimed_at + ahead_s,
-                again_at=again_at + ahead_s,
+                delivered_at=claim.claimed_at,
+                again_at=again_at,
                 worker=claim.worker,
-                lives=lives,
+                lives=again_at > now,
+                ahead_s=time() - now,
             )
         try:
             payload, exchange, key = json.loads(value)
