@@ -87,7 +87,7 @@ class Source:
     def __init__(self, messages: Iterable[Message]) -> None:
         self.waiting = list(messages)
         self.came_back: set[int] = set()
-        self.committed = 0
+        self.committed = self.renewed = 0
         self.quarantined: list[Outgoing] = []
         #: As on RabbitMQ; on Redis a reservation outlives its reader.
         self.ends_with_its_connection = True
@@ -98,6 +98,7 @@ class Source:
         if ids:
             self.before_commit()
         self.committed += len(ids)
+        self.renewed += not ids
 
     def reader(self, _queue: str, **_options: Any) -> Reader:
         return Reader(self)
@@ -328,6 +329,28 @@ def test_an_operator_stops_it_by_the_journal(way: Way) -> None:
         way.mover().run()
     assert way.account == {"reserved": 4, "delivered": 4}
     assert len(way.source.waiting) == 1
+
+
+def test_an_operator_is_heard_while_the_queue_that_is_followed_is_empty(way: Way) -> None:
+    way.source.waiting.clear()
+    looks: list[str] = []
+
+    def ask() -> None:
+        looks.append("look")
+        # a mover that goes on and on is to fail here, and not at a time limit
+        assert len(looks) < 10
+        way.journal.ask({"wanted": "stop"}, "{}")
+
+    way.source.before_take = ask
+    with pytest.raises(MoveStopped, match="by an operator"):
+        way.mover(until=Until.FOLLOW).run()
+
+
+def test_the_lease_of_what_is_written_is_renewed_while_the_target_refuses_it(way: Way) -> None:
+    way.target.answers = [refused("full"), refused("full")]
+    way.mover(limit=2).run()
+    assert way.source.renewed
+    assert way.target.ids == ["id-0", "id-1"]
 
 
 def test_a_broker_that_is_away_for_too_long_ends_it(way: Way) -> None:
