@@ -12,6 +12,7 @@ import sys
 from base64 import b64decode
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
@@ -215,6 +216,31 @@ def test_a_move_under_way_is_shown_with_its_rate(
         stop.set()
         mover.join()
         served.stop()
+
+
+def test_a_move_that_a_change_of_the_plan_begins_is_shown(redis: Server, rabbitmq: Server) -> None:
+    """The page was opened before."""
+    settings = between(redis, rabbitmq, redis)
+    with open_rollout(settings.rollout, settings) as opened:
+        opened.begin(plan_of(opened), "ann")
+        served = Served(settings)
+        try:
+            wait_until(lambda: _answers(served), within_s=30, what="it serves")
+            assert moves_of(served) == []
+            opened.change_plan(lambda plan: replace(plan, moves=True), "ann", "a long backlog")
+            order = opened.watch(opened.store.plan()).carrying.order(Side.SOURCE)
+            with open_move(order, settings) as move:
+                move.run(Event())
+            wait_until(lambda: moves_of(served) == [order.name], within_s=20, what="the move is shown")
+        finally:
+            served.stop()
+
+
+def moves_of(served: Served) -> list[str]:
+    """The moves in the state that a viewer gets."""
+    status, text, _ = served.ask("GET", "/api/state")
+    assert status == 200, text
+    return [one["name"] for one in json.loads(text)["moves"]]
 
 
 def test_a_move_in_the_other_direction_is_found_as_well(redis: Server) -> None:

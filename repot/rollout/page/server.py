@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from repot.config import WorkerSettings
     from repot.rollout.moves import MovesWatch
+    from repot.rollout.phases import Plan
     from repot.rollout.rollout import Rollout
     from repot.rollout.watch import Watch
 
@@ -56,8 +57,8 @@ class Page:
     def __init__(self, rollout: Rollout, token: str, moves: Iterable[str] = ()) -> None:
         """Show a rollout, and moves of these names; people act with `token`, which is empty if they may not."""
         self._rollout, self._token, self._named = rollout, token, tuple(moves)
-        self._moves: MovesWatch | None = None
-        self._watch: Watch | None = None
+        #: The plan by which it looks, and what looks.
+        self._open: tuple[Plan, Watch, MovesWatch] | None = None
         self._looked = CachedCall(self._look, _SHARED_S)
         self._series = CachedCall(rollout.observations.series, _SHARED_S)
         self.stopping = asyncio.Event()
@@ -137,18 +138,27 @@ class Page:
 
     def _look(self) -> dict[str, Any]:
         """Look at the store and the brokers; in a thread of its own, as a broker's connection belongs to one."""
-        if self._watch is None or self._moves is None:
+        watch, moves = self._looking()
+        depths = {side: one.depths() for side, one in watch.sides.items()}
+        return snapshot(self._rollout, depths, moves.look())
+
+    def _looking(self) -> tuple[Watch, MovesWatch]:
+        """Return what looks, with new connections where the plan was changed since the last look."""
+        if self._open is None:
             self._rollout.record()
-            plan = self._rollout.store.plan()
-            self._watch, self._moves = self._rollout.watch(plan), self._rollout.moves(plan, self._named)
-        depths = {side: one.depths() for side, one in self._watch.sides.items()}
-        return snapshot(self._rollout, depths, self._moves.look())
+        plan = self._rollout.store.plan()
+        if self._open is None or self._open[0] != plan:
+            self._close_watch()
+            self._open = plan, self._rollout.watch(plan), self._rollout.moves(plan, self._named)
+        _, watch, moves = self._open
+        return watch, moves
 
     def _close_watch(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
-        if self._moves is not None:
-            self._moves.close()
+        opened, self._open = self._open, None
+        if opened is not None:
+            _, watch, moves = opened
+            watch.close()
+            moves.close()
 
     def _act(self, given: dict[str, Any]) -> None:
         who = f"{given['who']} (page)"
