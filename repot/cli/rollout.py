@@ -368,7 +368,7 @@ def _lead(
         echo_line(_line(record.as_dict()))
     if record.phase == Phase.ABORTED and not abort_is_no_error:
         message = f"the rollout {opened.name!r} was aborted, and all work goes to {record.source}"
-        hint = f"`repot rollout history {opened.name}` says why; `repot rollout promote` begins again."
+        hint = f"`repot rollout history {opened.name}` says why; `repot rollout promote {opened.name}` begins again."
         raise RolloutAborted(message, hint=hint)
     if record.phase == Phase.DONE:
         echo(

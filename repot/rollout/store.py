@@ -45,7 +45,7 @@ class ControllerStore:
         text = self._store.text(f"{self._base}:plan")
         if text is None:
             message = f"there is no plan of the rollout {self._name}"
-            raise RolloutNotFound(message, hint="`repot rollout start` begins one.")
+            raise RolloutNotFound(message, hint=f"`repot rollout start {self._name}` begins one.")
         return Plan.of(text)
 
     def first_counts(self, step: str, now: Mapping[Side, Mapping[str, int]]) -> dict[Side, dict[str, int]]:

@@ -417,6 +417,7 @@ def test_an_operator_leads_by_hand(rollout: Rollout, settings: ExplicitSettings,
     # it goes on by its plan, and its end is no success
     resumed = said("resume", name, "--execute", code=10)
     assert "was aborted, and all work goes to" in resumed
+    assert f"`repot rollout promote {name}` begins again" in " ".join(resumed.split())
     assert "no worker of the target reports that it reads" in said("promote", name, code=4)
     assert "canary at 50%" in said("promote", name, "--force")
     assert "drain at 100%" in said("finish", name)

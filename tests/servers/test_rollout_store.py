@@ -16,7 +16,7 @@ from repot.chaos.runner.proxies import Proxy
 from repot.config import ExplicitSettings
 from repot.database import rollout_tables as tables
 from repot.database.schema import now
-from repot.errors import RepotError, StoreMisconfigured, StoreRefused, StoreUnreachable
+from repot.errors import RepotError, RolloutNotFound, StoreMisconfigured, StoreRefused, StoreUnreachable
 from repot.rollout.observations import Observations
 from repot.rollout.reporting import reporting
 from repot.rollout.store import ControllerStore
@@ -125,6 +125,12 @@ def test_a_series_keeps_the_latest_points_and_none_twice(store: RolloutStore) ->
 def test_the_clock_is_the_servers(store: RolloutStore) -> None:
     first = store.now()
     assert 0 <= store.now() - first < 60
+
+
+def test_a_plan_that_does_not_exist_is_begun_by_name(store: RolloutStore) -> None:
+    with pytest.raises(RolloutNotFound) as raised:
+        ControllerStore(store, prefix(), "friday").plan()
+    assert raised.value.hint == "`repot rollout start friday` begins one."
 
 
 def test_a_report_counts_once(store: RolloutStore) -> None:
