@@ -65,6 +65,9 @@ def test_nothing_speaks_of_a_redis_and_no_password_is_kept_or_shown(
     with open_rollout(NAME, rollout.settings) as opened:
         with closing(opened.watch(Plan(queues=(rollout.queue,)))) as watch:
             wait_until(lambda: not watch.obstacles(), within_s=60, what="the target is ready")
+            # what is not counted yet may be in use
+            for side in Side:
+                wait_until(watch.sides[side].depths, within_s=60, what="its queues are counted")
         shown = [repot(rollout, "plan", NAME, *plan), repot(rollout, "start", NAME, *plan)]
         opened.begin(Plan(queues=(rollout.queue,), manual=True), "ann")
         wait_until(lambda: len(opened.tally.workers()) == len(Side), within_s=30, what="both workers report")
