@@ -283,9 +283,10 @@ def _show_plan(name: str, plan: Plan, led: LedQueues, settings: WorkerSettings, 
     with _opened(name, settings) as opened:
         source, target = opened.urls()
         with closing(opened.watch(plan)) as watch:
-            obstacles = [*refusals(settings), *led.obstacles, *watch.obstacles()]
+            lacking = watch.obstacles()
             depths = {side: one.depths() for side, one in watch.sides.items()}
             readers = {side: one.readers(led.control_exchange) for side, one in watch.sides.items()}
+    obstacles = [*refusals(settings), *led.obstacles, *lacking]
     warned = warnings(settings, target)
     if as_json:
         shown = {"name": name, "source": source.masked(), "target": target.masked(), **json.loads(plan.to_json())}
@@ -301,7 +302,8 @@ def _show_plan(name: str, plan: Plan, led: LedQueues, settings: WorkerSettings, 
                 echo_line(line)
         for line in warned:
             echo_line(f"warning: {line}", err=True)
-    _refuse(obstacles, hint="Start workers with WORKER_ROLLOUT_SIDE=target: they declare the queues.")
+    hint = "Start workers with WORKER_ROLLOUT_SIDE=target: they declare the queues."
+    _refuse(obstacles, hint=hint if lacking else "")
 
 
 def _refuse(reasons: Iterable[str], hint: str = "") -> None:
