@@ -174,15 +174,16 @@ def wrap_task_handler(consumer: Any, wrap: Callable[[Callable[[], Any]], Callabl
 
 def on_close(consumer: Any, lost: Callable[[], None], shutdown: Callable[[], None]) -> None:
     """Call `lost()` before a consumer forgets what it holds after a lost connection, `shutdown()` before a shutdown."""
-    close = consumer.on_close
+    # both, as another step may have hooked in before
+    close_lost, close_shutdown = consumer.on_close, consumer.blueprint.on_close
 
     def on_connection_lost() -> None:
         lost()
-        close()
+        close_lost()
 
     def on_shutdown() -> None:
         shutdown()
-        close()
+        close_shutdown()
 
     consumer.on_close, consumer.blueprint.on_close = on_connection_lost, on_shutdown
 

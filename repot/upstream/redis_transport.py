@@ -473,8 +473,12 @@ class ClaimingQoS(redis.QoS):
         """Hook: remove a message for good."""
         raise NotImplementedError
 
-    def give_back(self, tag: str, *, first: bool) -> None:
-        """Hook: put a message back, to be taken next or last."""
+    def give_back(self, tag: str, *, first: bool) -> bool:
+        """Hook: put a message back, to be taken next or last; return whether Redis answered."""
+        raise NotImplementedError
+
+    def leave(self, tags: list[str]) -> None:
+        """Hook: let go of messages, which return when their leases have run out."""
         raise NotImplementedError
 
     def is_kept(self, message: Any) -> bool:
@@ -517,13 +521,19 @@ class ClaimingQoS(redis.QoS):
         """Put back what the channel holds, but for messages that are kept."""
         delivered: Any = self._delivered
         # the oldest last, to be taken first
-        for tag, message in reversed(list(delivered.items())):
-            if self.is_claim(tag):
-                del delivered[tag]
-                if not self.is_kept(message):
-                    self.give_back(tag, first=True)
+        tags = [tag for tag, message in reversed(list(delivered.items())) if self._goes_back(tag, message)]
+        for tag in [tag for tag in delivered if self.is_claim(tag)]:
+            del delivered[tag]
+        for place, tag in enumerate(tags, 1):
+            if not self.give_back(tag, first=True):
+                # each of the others would take as long not to be answered, and the worker stands still meanwhile
+                self.leave(tags[place:])
+                break
         if delivered:
             super().restore_unacked(client)
+
+    def _goes_back(self, tag: str, message: Any) -> bool:
+        return self.is_claim(tag) and not self.is_kept(message)
 
 
 class ClaimingPoller(redis.MultiChannelPoller):

@@ -134,10 +134,10 @@ class ExpiryWatch:
             self._claim(*one)
 
     def _claim(self, handle: Any, message: Any, task_id: str, expires_at: float) -> None:  # noqa: ANN401
-        """Claim a task, or wait until it can be claimed; one that has expired and never begun is not claimed."""
+        """Claim a task, or wait until it can be claimed: Celery stores that one has expired, and fails if it cannot."""
         again = bool((message.delivery_info or {}).get("redelivered"))
         claimed: tuple[bool, bool] | None = None
-        while not claimed and (again or time() <= expires_at) and handle is self._handle and not self._closing.is_set():
+        while not claimed and handle is self._handle and not self._closing.is_set():
             claimed = self._call(lambda register: (register.claim(task_id), again and register.has_begun(task_id)))
             if claimed is None:
                 self._closing.wait(CHECK_EVERY_S)
@@ -191,8 +191,24 @@ class ExpiryWatch:
                 continue
             if not is_ours:
                 worker_state.revoke(task_id)
-            handle(message)
+            try:
+                handle(message)
+            except Exception as error:
+                if is_ours and time() <= expires_at:
+                    raise
+                # the result backend may have gone away since it was claimed
+                self._again(error, (handle, message, task_id, expires_at))
+                continue
             self._revoke_in_time(task_id, expires_at)
+
+    def _again(self, error: Exception, one: tuple[Any, Any, str, float]) -> None:
+        """Claim a message once more, since Celery could not store that its task has expired."""
+        log.warning(
+            "that a task has expired could not be stored, and is tried again: %s",
+            masked(str(error) or type(error).__name__),
+            extra={"action": "expiries_unreachable"},
+        )
+        self._consumer.timer.call_after(CHECK_EVERY_S, self._received.put, (one,))
 
     def _revoke_in_time(self, task_id: str, expires_at: float) -> None:
         """Revoke a task at its expiry if it still waits in this worker, for its ETA or a free process."""

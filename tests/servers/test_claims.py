@@ -292,6 +292,30 @@ def test_a_channel_gives_back_what_it_holds_but_for_what_runs(redis: Server, que
         assert [taker.take().payload for _ in range(2)] == ["b", "c"]
 
 
+def test_a_channel_asks_a_silent_redis_once(
+    toxiproxy: Server, redis: Server, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it holds returns by its lease; a question for each message would take seconds for each."""
+    link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", redis.port)
+    for body in "abc":
+        _send(redis, queue, body)
+    with ExitStack() as stack:
+        stack.callback(link.delete)
+        taker = Taker(
+            f"redis://127.0.0.1:{link.port}/{redis.url.rpartition('/')[2]}", [queue], prefetch=3, socket_timeout=1
+        )
+        for _ in range(3):
+            taker.take()
+        with link.closed():
+            taker.connection.close()
+    said = [one.getMessage() for one in caplog.records if getattr(one, "action", "") == "give_back_failed"]
+    assert [one.partition(",")[0] for one in said] == [
+        "a message was not put back",
+        "2 more messages were not put back",
+    ]
+    assert _client(redis).hlen("unacked") == 3
+
+
 @pytest.mark.promise
 def test_an_ack_that_does_not_arrive_is_sent_again(redis: Server, toxiproxy: Server, queue: str) -> None:
     link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", redis.port)

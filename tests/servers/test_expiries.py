@@ -241,8 +241,12 @@ def _take_each_once(shop: Shop) -> None:
     assert not register.has_begun(due)
 
 
-def test_a_task_waits_while_the_register_does_not_answer() -> None:
-    """A worker that cannot say that it has begun does not begin; what does not expire is not held up."""
+@pytest.mark.parametrize("expires_in_s", [60, -1])
+def test_a_task_waits_while_the_register_does_not_answer(expires_in_s: float) -> None:
+    """A worker that cannot say that it has begun does not begin; what does not expire is not held up.
+
+    Nor does Celery's handler get one that has expired, which it would have to store.
+    """
     with redis_server() as server:
         app = Celery("test", set_as_current=False)
         timeouts: Any = {"socket_timeout": 0.5, "socket_connect_timeout": 0.5}
@@ -255,7 +259,7 @@ def test_a_task_waits_while_the_register_does_not_answer() -> None:
         watch = ExpiryWatch(SimpleNamespace(app=app, hub=None, task_consumer=object()))
         receive = watch.handler(lambda: handled.append)
         watch.start()
-        later = datetime.now(UTC) + timedelta(seconds=60)
+        later = datetime.now(UTC) + timedelta(seconds=expires_in_s)
         expires = SimpleNamespace(headers={"id": "one", "expires": later.isoformat()}, delivery_info={})
         lasts = SimpleNamespace(headers={"id": "another", "expires": None})
         with server.process.frozen():
@@ -266,3 +270,31 @@ def test_a_task_waits_while_the_register_does_not_answer() -> None:
         wait_until(lambda: expires in handled, within_s=20, what="it begins")
         watch.close()
     assert [lasts, expires] == handled
+
+
+def test_what_could_not_be_called_revoked_is_tried_again() -> None:
+    """The result backend goes away in between: the worker goes on."""
+    with redis_server() as server:
+        app = Celery("test", set_as_current=False)
+        settings = ExplicitSettings(broker_url=server.url, result_backend=server.results_url)
+        configure(app, settings, Role.CLIENT)
+        handled: list[object] = []
+
+        def handle(message: object) -> None:
+            handled.append(message)
+            if len(handled) == 1:
+                raise ConnectionError
+
+        later: list[tuple[Any, ...]] = []
+        timer = SimpleNamespace(call_after=lambda _, function, given: later.append((function, given)))
+        watch = ExpiryWatch(SimpleNamespace(app=app, hub=None, task_consumer=object(), timer=timer))
+        receive = watch.handler(lambda: handle)
+        watch.start()
+        past = datetime.now(UTC) - timedelta(seconds=60)
+        message = SimpleNamespace(headers={"id": "one", "expires": past.isoformat()}, delivery_info={})
+        receive(message)
+        ((function, given),) = wait_until(lambda: later, within_s=20, what="it is put off")
+        function(*given)
+        wait_until(lambda: len(handled) == 2, within_s=20, what="it is handled again")
+        watch.close()
+    assert [message, message] == handled

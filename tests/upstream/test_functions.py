@@ -218,9 +218,11 @@ def test_the_handler_of_messages_is_wrapped(consumer: Any) -> None:
 def test_a_lost_connection_and_a_shutdown_are_told_apart(consumer: Any) -> None:
     told: list[str] = []
     on_close(consumer, lambda: told.append("lost"), lambda: told.append("shutdown"))
+    # by two steps of a worker
+    on_close(consumer, lambda: told.append("also lost"), lambda: told.append("also shutdown"))
     consumer.on_close()
     consumer.blueprint.close(consumer)
-    assert told == ["lost", "shutdown"]
+    assert told == ["also lost", "lost", "also shutdown", "shutdown"]
 
 
 def test_the_error_of_a_lost_connection_is_told(consumer: Any) -> None:

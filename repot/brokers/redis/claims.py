@@ -32,7 +32,7 @@ from repot.upstream.native_threads import make_lock
 from repot.upstream.redis_deliveries import restored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 log = get_logger(__name__)
 
@@ -256,8 +256,11 @@ class Claims:
         if not was_held:
             log.warning("an ACK came too late: the message was handed out again", extra={"action": "ack_fenced"})
 
-    def give_back(self, tag: str, *, first: bool) -> None:
-        """Put a message back into its queue; if Redis does not answer, it returns when its lease has run out."""
+    def give_back(self, tag: str, *, first: bool) -> bool:
+        """Put a message back into its queue; return whether Redis answered.
+
+        If it did not, the message returns when its lease has run out.
+        """
         self._let_go(tag)
         try:
             value: Any = self._server.client.hget(self.hash, tag)
@@ -270,6 +273,15 @@ class Claims:
                 error,
                 extra={"action": "give_back_failed"},
             )
+            return False
+        return True
+
+    def leave(self, tags: Collection[str]) -> None:
+        """Let go of messages, which return when their leases have run out."""
+        for tag in tags:
+            self._let_go(tag)
+        if tags:
+            log.warning("%d more messages were not put back", len(tags), extra={"action": "give_back_failed"})
 
     def set_aside(self, tag: str, problem: Exception) -> None:
         """Move a message that cannot be read to a list of its own, and say where it is."""

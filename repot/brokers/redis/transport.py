@@ -333,9 +333,13 @@ class _QoS(ClaimingQoS):
         """Remove a message for good."""
         self._channel.claims.settle(tag)
 
-    def give_back(self, tag: str, *, first: bool) -> None:
-        """Put a message back."""
-        self._channel.claims.give_back(tag, first=first)
+    def give_back(self, tag: str, *, first: bool) -> bool:
+        """Put a message back; return whether Redis answered."""
+        return bool(self._channel.claims.give_back(tag, first=first))
+
+    def leave(self, tags: list[str]) -> None:
+        """Let go of messages, which return when their leases have run out."""
+        self._channel.claims.leave(tags)
 
     def restore_visible(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - kombu's
         """Look for overdue messages, unless Redis refuses that for now."""
