@@ -68,6 +68,12 @@ def capabilities_of(kind: BrokerKind | None) -> Capabilities:
     return _TABLE.get(kind, Capabilities()) if kind else Capabilities()
 
 
+def tls_read_by(kind: BrokerKind | None, options: TlsOptions) -> TlsOptions | None:
+    """Return `broker_use_ssl` for a broker of this kind; None if some of it is for another kind."""
+    # of those that begin as Redis' do, py-amqp takes one (amqp/transport.py, SSLTransport)
+    return None if capabilities_of(kind).unread_tls_options(options, {"ssl_version"}) else options
+
+
 #: Read beside the list: kombu/transport/redis.py, Transport and Channel._connparams; and by repot's transport.
 _REDIS_OPTIONS = frozenset({"polling_interval", "reauth_check_interval", "claim", "claim_lease"})
 _RABBITMQ_OPTIONS = frozenset({"confirm_publish", "socket_settings", "read_timeout", "write_timeout"})

@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 PREFIX = "WORKER_"
 
 
-def _broker_url(value: object) -> BrokerUrl:
+def broker_url_of(value: object) -> BrokerUrl:
+    """Return the address of Celery's settings `broker_url`, which may also be a list, or None.
+
+    Raises:
+        ValueError: repot does not know it.
+    """
     if value is None:
         # without an address Celery connects to a RabbitMQ on this machine
         value = "amqp://"
@@ -109,8 +114,8 @@ def empty_is_none(value: object) -> object:
 
 
 _reveal = PlainSerializer(lambda url: url and url.reveal(), return_type=str)
-Broker = Annotated[BrokerUrl, BeforeValidator(_broker_url), _reveal]
-OptionalBroker = Annotated[BrokerUrl | None, BeforeValidator(lambda v: _broker_url(v) if v else None), _reveal]
+Broker = Annotated[BrokerUrl, BeforeValidator(broker_url_of), _reveal]
+OptionalBroker = Annotated[BrokerUrl | None, BeforeValidator(lambda v: broker_url_of(v) if v else None), _reveal]
 HttpUrl = Annotated[ServiceUrl | None, BeforeValidator(lambda v: http_url(v) if v else None), _reveal]
 #: An address whose path is a secret.
 SecretUrl = Annotated[

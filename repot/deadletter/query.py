@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from repot.brokers import open_broker, open_configured
 from repot.brokers.browse import Keep
 from repot.config import Role, celery_config
-from repot.config.capabilities import capabilities_of
+from repot.config.capabilities import tls_read_by
 from repot.config.redis import with_tls
 from repot.deadletter.dead_letter import DeadLetter, read_dead_letter
 from repot.errors import ConfigInvalid
@@ -188,11 +188,11 @@ def open_dlqs(
         for url in dict.fromkeys((settings.read_url, settings.write_url)):
             # one broker at a time: TLS options differ between the kinds
             config = celery_config(settings.at(url.reveal()), Role.CLIENT)
-            is_read = isinstance(own_tls, dict) and not capabilities_of(url.kind).unread_tls_options(own_tls, own_tls)
+            given = tls_read_by(url.kind, own_tls) if isinstance(own_tls, dict) else None
             broker = open_broker(
                 with_tls(url, settings),
                 management_url=management,
-                tls=own_tls if is_read else config.get("broker_use_ssl"),
+                tls=config.get("broker_use_ssl") if given is None else given,
                 transport_options=options or config.get("broker_transport_options"),
                 timeout_s=settings.socket_timeout,
             )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from repot.brokers import inspect
 from repot.brokers.facts import Unknown
 from repot.config import BrokerUrl, ExplicitSettings, load
+from repot.config.capabilities import tls_read_by
 from repot.config.delays import LEVELS
 from repot.config.endpoints import Endpoint, endpoints
 from repot.doctor import static_analysis
@@ -356,13 +357,11 @@ def _query_brokers(
     passes_over_replicas: bool,
 ) -> Facts:
     given = facts["broker_use_ssl"]
-    # True is TLS without options
-    tls = given if isinstance(given, dict) else {} if given else None
 
     def ask(servers: tuple[Endpoint, ...]) -> RedisFacts | RabbitFacts:
         found: RedisFacts | RabbitFacts = inspect(
             servers,
-            tls=tls,
+            tls=_tls_for(servers, given),
             management_url=management_url,
             queues=[queue.name for queue in facts.queues],
             key_prefix=facts.option("global_keyprefix"),
@@ -373,8 +372,16 @@ def _query_brokers(
 
     facts = replace(facts, live=ask(facts.servers), source_live=ask(source_servers) if source_servers else None)
     today, options = source_servers or facts.servers, facts.options()
+    tls = _tls_for(today, given)
     queues = queues_on(today, settings, tls=tls, transport_options=options, management_url=management_url)
     return replace(facts, broker_queues=queues)
+
+
+def _tls_for(servers: tuple[Endpoint, ...], given: object) -> Mapping[str, Any] | None:
+    """Return the TLS options of the application, if this kind of broker reads them; {} for TLS without options."""
+    if not isinstance(given, dict):
+        return {} if given else None
+    return tls_read_by(BrokerUrl.parse(servers[0].url).kind, given)
 
 
 def _store_of(settings: WorkerSettings) -> StoreFacts | None:

@@ -210,7 +210,10 @@ class _Look:
         names = [self.settings.dead_letters_of(one.name) for one in deployment.queues.values() if one.named_by]
         depths = dict(deployment.dead_letters)
         for name in filter(None, names):
-            if name not in depths and deployment.unknown:
+            # the application may name it as well
+            if (known := deployment.queues.get(name)) and known.depth is not None:
+                depths[name] = known.depth
+            elif name not in depths and deployment.unknown:
                 depths[name] = _depth(broker, name)
         counts: dict[str, int | None] = dict.fromkeys(filter(None, names), 0)
         counts |= {
@@ -266,6 +269,7 @@ class _Look:
             *sides,
             shown["delivered"],
             shown["still_reserved"],
+            shown["direction"],
         )
 
     def _rollout(self) -> RolloutStatus | None:

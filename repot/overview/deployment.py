@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from repot.brokers import open_broker, open_configured
-from repot.config import BrokerUrl
 from repot.config.redis import with_tls
+from repot.config.settings import broker_url_of
 from repot.errors import ConfigInvalid
 from repot.migrate.addresses import Address
 from repot.migrate.in_hand import CONTROL_EXCHANGE
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from repot.brokers import Broker
-    from repot.config import WorkerSettings
+    from repot.config import BrokerUrl, WorkerSettings
     from repot.worker.app_settings import AppSettings
 
 
@@ -82,7 +82,7 @@ def places_of(settings: WorkerSettings, app: Celery | None) -> list[Place]:
     own = _of_app(app) if app is not None else Place(settings.read_url, [])
     own.roles.append("workers read it")
     beside = (
-        (settings.broker_write_url if app is None else None, "tasks are sent to it"),
+        (settings.broker_write_url if app is None else _write_url(app), "tasks are sent to it"),
         (settings.rollout_target and settings.broker_url, "source of the rollout"),
         (settings.rollout_target, "target of the rollout"),
         (settings.move_from, "source of a move"),
@@ -98,14 +98,25 @@ def places_of(settings: WorkerSettings, app: Celery | None) -> list[Place]:
     return list(found.values())
 
 
+def _write_url(app: Celery) -> BrokerUrl | None:
+    """Return the broker that an application sends to, if it reads another one."""
+    conf: Any = app.conf
+    if conf.broker_write_url != conf.broker_read_url:
+        with suppress(ValueError):
+            return broker_url_of(conf.broker_write_url)
+    return None
+
+
 def _of_app(app: Celery) -> Place:
     conf: Any = app.conf
     try:
-        url = BrokerUrl.parse(conf.broker_read_url or conf.broker_url)
+        url = broker_url_of(conf.broker_read_url or conf.broker_url)
     except ValueError as error:
         message = f"the broker of {app.main!r} {error}"
         raise ConfigInvalid(message) from None
-    tls = conf.broker_use_ssl if isinstance(conf.broker_use_ssl, dict) else None
+    given = conf.broker_use_ssl
+    # True is TLS without options
+    tls = given if isinstance(given, dict) else {} if given else None
     return Place(url, [], tls, dict(conf.broker_transport_options or {}), True, str(conf.control_exchange))
 
 

@@ -111,6 +111,7 @@ class MoveStatus:
 
     Attributes:
         is_alive: whether a process is moving now.
+        direction: `forth`, or `back` if it gives back what was moved.
         still_reserved: messages that a window has reserved and not settled.
     """
 
@@ -122,6 +123,7 @@ class MoveStatus:
     target: str
     delivered: int
     still_reserved: int
+    direction: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,16 @@ def next_step(
 ) -> NextStep:
     """Return the command for what is most urgent; the doctor's if nothing is."""
     named = f" -A {app}" if app else ""
+    # it has no application to look at without one
+    doctor = f"repot doctor -A {app or 'APP'} --live"
     found = (
-        *_unreached(brokers, named),
+        *_unreached(brokers, doctor),
         *_of_rollout(rollout),
         *_of_moves(moves),
         *_of_leases(leases, named),
         *_of_queues(brokers, app),
         *_of_dead_letters(brokers, named),
-        NextStep(f"repot doctor{named} --live", _no_need(unread)),
+        NextStep(doctor, _no_need(unread)),
     )
     return found[0]
 
@@ -42,9 +44,9 @@ def _no_need(unread: list[Unread]) -> str:
     return "nothing here needs a person: look for what could go wrong"
 
 
-def _unreached(brokers: list[BrokerStatus], named: str) -> Iterator[NextStep]:
+def _unreached(brokers: list[BrokerStatus], doctor: str) -> Iterator[NextStep]:
     if brokers[0].queues is None:
-        yield NextStep(f"repot doctor{named} --live", f"{brokers[0].url} could not be read")
+        yield NextStep(doctor, f"{brokers[0].url} could not be read")
 
 
 def _of_rollout(rollout: RolloutStatus | None) -> Iterator[NextStep]:
@@ -62,7 +64,9 @@ def _of_moves(moves: list[MoveStatus]) -> Iterator[NextStep]:
         if one.is_alive:
             yield NextStep(f"repot move status {one.name}", "the move is at work")
         else:
-            yield NextStep(f"repot move resume {one.name} --execute", f"the move is {one.state}, and no process moves")
+            # to resume a revert would turn it round
+            verb = "revert" if one.direction == "back" else "resume"
+            yield NextStep(f"repot move {verb} {one.name} --execute", f"the move is {one.state}, and no process moves")
 
 
 def _of_leases(leases: LeasesStatus | None, named: str) -> Iterator[NextStep]:
@@ -74,7 +78,9 @@ def _of_leases(leases: LeasesStatus | None, named: str) -> Iterator[NextStep]:
 
 def _of_queues(brokers: list[BrokerStatus], app: str | None) -> Iterator[NextStep]:
     for broker in brokers:
-        waiting = [one.name for one in broker.queues or () if one.ready and one.named_by and one.read_by == []]
+        dead = {one.queue for one in broker.dead_letters or ()}
+        queues = [one for one in broker.queues or () if one.name not in dead]
+        waiting = [one.name for one in queues if one.ready and one.named_by and one.read_by == []]
         silent = [one.name for one in broker.workers or () if not one.answers]
         if waiting and silent:
             named = f" -A {app}" if app else ""
@@ -89,10 +95,11 @@ def _of_dead_letters(brokers: list[BrokerStatus], named: str) -> Iterator[NextSt
     for broker in brokers:
         full = [one.queue for one in broker.dead_letters or () if one.count]
         if full:
-            # the first broker is the command's default
-            other = "" if broker is brokers[0] else f" --broker {'target' if _is_target(broker) else 'source'}"
+            # both brokers of a bridge are the command's default
+            other = next((f" --broker {side}" for side in ("target", "source") if _is(broker, side)), "")
+            other = "" if broker is brokers[0] else other
             yield NextStep(f"repot dlq stats{named}{other}", f"dead letters are in {', '.join(full)}")
 
 
-def _is_target(broker: BrokerStatus) -> bool:
-    return any(role.startswith("target") for role in broker.roles)
+def _is(broker: BrokerStatus, side: str) -> bool:
+    return any(role.startswith(side) for role in broker.roles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import sys
 from collections import Counter
 from contextlib import closing, contextmanager
@@ -609,6 +610,21 @@ def test_a_broker_that_is_down(redis: Server, *, target: bool) -> None:
     where = ("--target", url) if target else ()
     found = doctor("--live", *where, WORKER_BROKER_URL=redis.url if target else url)
     assert_one_error(found, 3, "did not answer")
+
+
+@pytest.mark.parametrize(
+    "options", [{"ssl_cert_reqs": ssl.CERT_NONE}, {"cert_reqs": ssl.CERT_NONE}], ids=["of redis", "of rabbitmq"]
+)
+def test_tls_options_of_today_are_not_given_to_a_target_of_another_kind(
+    admin: Admin, redis: Server, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Neither library knows those of the other. The target answers; today's broker here has no TLS."""
+    today, target = (redis.url, admin.url) if "ssl_cert_reqs" in options else (admin.url, redis.url)
+    app = Celery("shop", set_as_current=False, broker=today)
+    app.conf.broker_use_ssl = options
+    with pytest.raises((TlsFailed, BrokerUnreachable)) as refused:
+        collect_from(app, DoctorRequest("shop", target, live=True), DoctorConfig(tmp_path))
+    assert f":{BrokerUrl.parse(today).addresses[0][1]}/" in refused.value.message
 
 
 def test_wrong_credentials(admin: Admin, database: redis_py.Redis, redis: Server) -> None:

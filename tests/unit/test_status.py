@@ -11,7 +11,8 @@ from celery import Celery
 
 import repot
 from repot.brokers.in_hand import WorkerRelease, releases_of
-from repot.config import ExplicitSettings
+from repot.config import BrokerUrl, ExplicitSettings
+from repot.overview.deployment import places_of
 from repot.overview.facts import (
     BrokerStatus,
     DeadLettersStatus,
@@ -32,7 +33,7 @@ BROKER = BrokerStatus(
 WAITING = replace(BROKER, queues=[replace(QUEUE, ready=1, read_by=[])])
 FULL = replace(BROKER, dead_letters=[DeadLettersStatus("dead", 2)])
 TARGET = replace(FULL, url="amqp://b//", roles=["target of a move"])
-MOVE = MoveStatus("m", "ended", "run", False, "redis://a/0", "amqp://b//", 3, 2)
+MOVE = MoveStatus("m", "ended", "run", False, "redis://a/0", "amqp://b//", 3, 2, "forth")
 ROLLOUT = RolloutStatus(
     "r", "canary", 0.1, "redis://a/0", "amqp://b//", "now", "ann", "begun", is_over=False, controller=None
 )
@@ -46,6 +47,7 @@ URGENT: tuple[tuple[dict[str, Any], str], ...] = (
     ({"brokers": [replace(WAITING, workers=[replace(WORKER, answers=False)])]}, "repot inflight list -A shop"),
     ({"leases": LeasesStatus("redis://a/1", 1, 0, 5.0)}, "repot leases list -A shop --unknown-outcome"),
     ({"moves": [MOVE]}, "repot move resume m --execute"),
+    ({"moves": [replace(MOVE, direction="back")]}, "repot move revert m --execute"),
     ({"moves": [replace(MOVE, is_alive=True)]}, "repot move status m"),
     ({"rollout": ROLLOUT}, "repot rollout resume r --execute"),
     ({"rollout": replace(ROLLOUT, controller="ann on a")}, "repot rollout status r"),
@@ -61,11 +63,47 @@ def test_the_most_urgent_command_is_the_next(place: int) -> None:
     assert URGENT[place][1] == next_step(**found, unread=[]).command
 
 
+def test_dead_letters_are_read_by_no_worker_also_where_the_application_names_their_queue() -> None:
+    dead = replace(QUEUE, name="dead", ready=2, read_by=[])
+    found: dict[str, Any] = {"app": "shop", "brokers": [replace(FULL, queues=[QUEUE, dead])], "leases": None}
+    assert next_step(**found, moves=[], rollout=None, unread=[]).command == "repot dlq stats -A shop"
+
+
+def test_both_brokers_of_a_bridge_are_those_of_the_command() -> None:
+    writes = replace(FULL, url="amqp://b//", roles=["tasks are sent to it"])
+    found: dict[str, Any] = {"app": None, "brokers": [BROKER, writes], "leases": None, "moves": [], "rollout": None}
+    assert next_step(**found, unread=[]).command == "repot dlq stats"
+
+
 def test_a_rollout_that_is_over_needs_nothing_and_what_is_unknown_is_said() -> None:
     found: dict[str, Any] = {"app": None, "brokers": [BROKER], "leases": LeasesStatus("redis://a/1", None), "moves": []}
     step = next_step(**found, rollout=replace(ROLLOUT, is_over=True), unread=[Unread("leases", "no answer")])
-    assert step.command == "repot doctor --live"
+    assert step.command == "repot doctor -A APP --live"
     assert "unknown" in step.why
+
+
+@pytest.mark.parametrize(
+    ("conf", "address"),
+    [
+        ({}, "amqp://"),
+        ({"broker_url": ["amqp://a//", "amqp://b//"]}, "amqp://a//;amqp://b//"),
+        ({"broker_url": "redis://a/0"}, "redis://a/0"),
+    ],
+)
+def test_each_form_of_an_applications_broker_is_an_address(conf: dict[str, Any], address: str) -> None:
+    app = Celery("shop", set_as_current=False)
+    app.conf.update(conf)
+    (place,) = places_of(ExplicitSettings(), app)
+    assert str(place.url) == str(BrokerUrl.parse(address))
+    assert place.roles == ["workers read it"]
+
+
+def test_the_broker_that_an_application_writes_to_is_looked_at_as_well() -> None:
+    app = Celery("shop", set_as_current=False)
+    app.conf.update(broker_read_url="redis://a/0", broker_url="amqp://b//", broker_use_ssl=True)
+    read, written = places_of(ExplicitSettings(), app)
+    assert (str(read.url), read.tls) == ("redis://a/0", {})
+    assert (str(written.url), written.roles) == ("amqp://b//", ["tasks are sent to it"])
 
 
 def test_the_bug_report_of_a_configured_application_names_repot_once() -> None:
