@@ -122,6 +122,9 @@ class Chaos:
             app = self._app if task else ""
             if task and not app:
                 pytest.fail("no application: @pytest.mark.chaos_app or repot_chaos_app names it", pytrace=False)
+            own = {"args": args, "kwargs": kwargs, "probe": probe, "queues": queues, "pool": pool, "scale": scale,
+                   "reset": reset, "into": into}  # fmt: skip
+            _refuse_ignored(own, expect, has_task=bool(task))
             counted = Probe(probe, {UNNAMED: expect} if isinstance(expect, int) else expect or {}) if probe else None
             make, args = (args, ()) if callable(args) else (None, args)
             made = Target(
@@ -149,6 +152,15 @@ class Chaos:
         if result.verdict.is_bad:
             raise AssertionError(describe(result))
         return result
+
+
+def _refuse_ignored(options: Mapping[str, object], expect: object, *, has_task: bool) -> None:
+    """Fail a test whose options would be left out, as the command refuses them."""
+    __tracebackhide__ = True
+    if not has_task and (ignored := [name for name, value in options.items() if value]):
+        pytest.fail(f"{', '.join(ignored)} without task: it names the application's task", pytrace=False)
+    if expect is not None and not options["probe"]:
+        pytest.fail("expect without probe: it is what the probe is to count", pytrace=False)
 
 
 @contextmanager

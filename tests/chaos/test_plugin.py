@@ -73,6 +73,14 @@ def test_is_skipped(chaos):
 
 def test_without_such_a_task(chaos):
     chaos.run("no-fault", task="shop.pya")
+
+
+def test_options_without_a_task(chaos):
+    chaos.run("no-fault", args=["order-7"], into=1)
+
+
+def test_a_count_without_a_probe(chaos):
+    chaos.run("no-fault", task="shop.pay", args=["order-7"], expect=3)
 """
 
 UNGUARDED = """
@@ -199,14 +207,16 @@ def test_an_extra_that_is_not_installed_is_named(project: pytest.Pytester) -> No
 
 
 def test_users_tasks_run_under_scenarios(project: pytest.Pytester) -> None:
-    """Passed, not applicable, and a wrong task name."""
+    """Passed, not applicable, a wrong task name, and options that would be left out."""
     project.makepyfile(GUARDED)
     found = project.runpytest_subprocess("--tb=short", "-rs")
-    found.assert_outcomes(passed=1, skipped=1, failed=1)
+    found.assert_outcomes(passed=1, skipped=1, failed=3)
     found.stdout.fnmatch_lines(
         [
             "there is no task 'shop.pya'",
             "hint: Did you mean shop.pay?",
+            "args, into without task: it names the application's task",
+            "expect without probe: it is what the probe is to count",
             "SKIPPED*the task never reached the phase retry-publish*",
         ]
     )

@@ -58,7 +58,7 @@ class NetworkPartition:
         others = ", ".join(f"'{_erlang_name(node)}'" for node in (successor, *rest))
         try:
             evaluate(minority.launched.variables, _CUT.format(others=others))
-            _await_new_leader(context.queue, minority, successor)
+            _await_new_leader(cluster.vhost, context.queue, minority, successor)
             cluster.primary = successor
             context.control_link.redirect(successor.port)
             yield
@@ -77,11 +77,13 @@ def _cluster(context: FaultContext) -> RabbitCluster:
     raise NotApplicable(message)
 
 
-def _await_new_leader(queue: str, minority: Node, successor: Node) -> None:
+def _await_new_leader(vhost: str, queue: str, minority: Node, successor: Node) -> None:
     """Wait until the majority has elected a leader of a quorum queue; a classic queue stays with its node."""
 
     def elected() -> bool:
-        found = management(successor).get(f"/api/queues/%2F/{segment(queue)}") or {}
+        found = management(successor).get(f"/api/queues/{segment(vhost)}/{segment(queue)}")
+        if found is None:
+            return False
         return found.get("type") != "quorum" or found.get("leader") not in (None, "", _erlang_name(minority))
 
     wait_until(elected, within_s=_ELECTED_WITHIN_S, what=f"the majority elects a leader of {queue}")

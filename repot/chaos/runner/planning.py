@@ -24,6 +24,7 @@ from repot.chaos.scenarios.expectations import cells
 from repot.chaos.scenarios.scenario import AT, Needs, Scenario
 from repot.config import BrokerUrl, load
 from repot.config.endpoints import endpoints
+from repot.config.settings import broker_url_of
 from repot.errors import AppUnusable, ConfigInvalid
 from repot.masking import masked
 from repot.testbed.external import ExternalBroker
@@ -317,7 +318,7 @@ def profile_for(app: str) -> str:
     found = load_app(app)
     adopted = configured_with(found)
     try:
-        url = adopted.read_url if adopted else BrokerUrl.parse(found.conf.broker_read_url or "amqp://")
+        url = adopted.read_url if adopted else broker_url_of(found.conf.broker_read_url)
     except ValueError as error:
         message = f"the application {app!r} does not name one kind of broker: {error}"
         raise ConfigInvalid(message, hint="Name a profile; `repot chaos list` shows them.") from error

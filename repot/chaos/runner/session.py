@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 from repot.chaos.runner.broker_pool import BrokerPool
 from repot.chaos.runner.case import Case, Testbed
 from repot.chaos.runner.experiment import perform
+from repot.errors import NotApplicable
 from repot.testbed import redis_server, toxiproxy_server
 
 if TYPE_CHECKING:
@@ -66,6 +67,13 @@ class Session:
                 home=None, seed=seed, target=target, options=target.options, expected=None, say=self._say, stop=Event(),
                 starting=Lock(),
             )  # fmt: skip
-            return perform(case, testbed)
-        finally:
+            result = perform(case, testbed)
+        except NotApplicable:
             release()
+            raise
+        except BaseException:
+            # it may have left its broker harmed
+            release(broken=True)
+            raise
+        release()
+        return result
