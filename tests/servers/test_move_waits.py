@@ -48,14 +48,14 @@ def test_what_the_target_refuses_for_longer_than_the_lease_is_sent_once(redis: S
         if not doing.startswith("the target refuses"):
             return
         refused_at.append(monotonic())
-        if refused_at[-1] - refused_at[0] > 7:
+        if refused_at[-1] - refused_at[0] > 13:
             with closing(rabbitmq.open()) as broker:
                 taken.extend(places(consume(broker, goal)))
 
-    with open_move(path.order(Limits(lease_s=3)), path.settings) as move:
+    with open_move(path.order(Limits(lease_s=6)), path.settings) as move:
         move.run(Event(), look)
         found = path.status(move)
-    assert refused_at[-1] - refused_at[0] > 7
+    assert refused_at[-1] - refused_at[0] > 13
     assert sorted([*taken, *places(path.arrived())]) == [0, 1, 2, 3, 4]
     assert (found["reserved"], found["delivered"], found["returned"], found["maybe_twice"]) == (5, 5, 0, 0)
 
@@ -82,14 +82,14 @@ def test_an_operator_stops_a_move_that_follows_an_empty_queue(redis: Server, rab
     """Until then it keeps its lease."""
     path = way(redis, rabbitmq, redis)
     alive: list[bool] = []
-    limits = Limits(until=Until.FOLLOW, lease_s=1)
+    limits = Limits(until=Until.FOLLOW, lease_s=5)
     with open_move(path.order(limits), path.settings) as move:
         stop = stopping(move, "following")
 
         def look(queue: str, doing: str, moved: int) -> None:
             if doing == "following":
                 alive.append(path.status(move)["is_alive"])
-            if len(alive) > 8:
+            if len(alive) > 20:
                 stop(queue, doing, moved)
 
         with pytest.raises(MoveStopped, match="by an operator"):
