@@ -224,9 +224,9 @@ class MoveTarget(HasQueueTraits, Protocol):
     ) -> tuple[Receipt, ...]:
         """Send messages to their queues; return one receipt for each, in order.
 
-        `on_wait` is called about once a second while the broker accepts nothing, and ends the wait by a TimeoutError as
-        if the broker had not answered; `on_sent` when all is sent and not
-        confirmed yet, by a broker that confirms later.
+        `on_wait` is called about once a second while the broker accepts nothing; a TimeoutError that it raises ends the
+        wait, as if the broker had not answered. `on_sent` is called when all is sent and not confirmed yet, by a broker
+        that confirms later.
 
         Raises:
             BrokerUnreachable: the broker did not answer, and no message was sent.

@@ -40,6 +40,7 @@ class Capabilities:
         verified_tls: a line of configuration for TLS with a verified certificate.
         transport: the name of the library's transport (`repot/upstream/collector.py`, `transport_options`).
         more_transport_options: options that it reads beside those that it lists.
+        takes_tls_without_options: `broker_use_ssl = True` is TLS; kombu's Redis transport passes over it.
         unread_tls_options: returns the keys of `broker_use_ssl` that its transport does not read, of those and of the
             names that its library takes.
         certificate_problem: returns what keeps TLS options from verifying the certificate; empty if nothing does.
@@ -59,6 +60,7 @@ class Capabilities:
     verified_tls: str = ""
     transport: str = ""
     more_transport_options: frozenset[str] = frozenset()
+    takes_tls_without_options: bool = False
     unread_tls_options: Callable[[TlsOptions, Collection[str]], list[str]] = _no_unread_options
     certificate_problem: Callable[[TlsOptions], str] = _no_tls_problem
 
@@ -68,10 +70,13 @@ def capabilities_of(kind: BrokerKind | None) -> Capabilities:
     return _TABLE.get(kind, Capabilities()) if kind else Capabilities()
 
 
-def tls_read_by(kind: BrokerKind | None, options: TlsOptions) -> TlsOptions | None:
-    """Return `broker_use_ssl` for a broker of this kind; None if some of it is for another kind."""
+def tls_read_by(kind: BrokerKind | None, given: object) -> TlsOptions | None:
+    """Return what a transport reads of `broker_use_ssl`; {} for TLS without options, None if it is for another kind."""
+    capabilities = capabilities_of(kind)
+    if not isinstance(given, dict):
+        return {} if given and capabilities.takes_tls_without_options else None
     # of those that begin as Redis' do, py-amqp takes one (amqp/transport.py, SSLTransport)
-    return None if capabilities_of(kind).unread_tls_options(options, {"ssl_version"}) else options
+    return None if capabilities.unread_tls_options(given, {"ssl_version"}) else given
 
 
 #: Read beside the list: kombu/transport/redis.py, Transport and Channel._connparams; and by repot's transport.
@@ -126,6 +131,7 @@ _TABLE = {
         "{'cert_reqs': ssl.CERT_REQUIRED, 'ca_certs': '/path', 'server_hostname': None}  # RabbitMQ",
         transport="amqp",
         more_transport_options=_RABBITMQ_OPTIONS,
+        takes_tls_without_options=True,
         unread_tls_options=_unread_on_rabbitmq,
         certificate_problem=_rabbitmq_certificate_problem,
     ),

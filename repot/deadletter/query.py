@@ -188,7 +188,7 @@ def open_dlqs(
         for url in dict.fromkeys((settings.read_url, settings.write_url)):
             # one broker at a time: TLS options differ between the kinds
             config = celery_config(settings.at(url.reveal()), Role.CLIENT)
-            given = tls_read_by(url.kind, own_tls) if isinstance(own_tls, dict) else None
+            given = tls_read_by(url.kind, own_tls)
             broker = open_broker(
                 with_tls(url, settings),
                 management_url=management,

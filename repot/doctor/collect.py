@@ -378,9 +378,7 @@ def _query_brokers(
 
 
 def _tls_for(servers: tuple[Endpoint, ...], given: object) -> Mapping[str, Any] | None:
-    """Return the TLS options of the application, if this kind of broker reads them; {} for TLS without options."""
-    if not isinstance(given, dict):
-        return {} if given else None
+    """Return the TLS options of the application, if this kind of broker reads them."""
     return tls_read_by(BrokerUrl.parse(servers[0].url).kind, given)
 
 

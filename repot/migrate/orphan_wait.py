@@ -41,6 +41,7 @@ T = TypeVar("T")
 _SLICE_S = 1.0
 #: Between two attempts while a worker may be alive that does not answer.
 _AGAIN_S = 10.0
+_RESUME = "`repot move resume --orphans` goes on from here."
 #: A claim ends by the clock of its broker.
 _SLACK_S = 2.0
 
@@ -88,19 +89,22 @@ class OrphanMove:
 
         Raises:
             BrokerUnreachable: it was away for longer, or the move does not wait.
-            MoveStopped: a signal ends it.
+            MoveStopped: a signal or the deadline ends it.
         """
         away_since: float | None = None
         while True:
             try:
                 return ask()
             except BrokerUnreachable as error:
-                away_since = away_since or monotonic()
+                if away_since is None:
+                    away_since, text = monotonic(), masked(error.message)
+                    log.warning("the wait is interrupted: %s", text, extra={"action": "move_interrupted"})
                 if not self.waits or monotonic() - away_since > self.limits.patience_s:
                     raise
-                log.warning("the wait is interrupted: %s", masked(error.message), extra={"action": "move_interrupted"})
-            if self.run.stop.wait(_SLICE_S):
-                raise MoveStopped.on_request()
+            self.run.stop.wait(_SLICE_S)
+            # what an operator asks for is in the journal, which may be away
+            if reason := reason_to_end(self.limits, self.run.spent, self.run.stop, ""):
+                raise MoveStopped(reason, hint=_RESUME)
 
     def _take_back(self) -> HoldersUnknown | None:
         """Give back what can be; return why nothing could."""
@@ -138,7 +142,7 @@ class OrphanMove:
         while True:
             found = leased.apply(nothing(queue))
             if reason := reason_to_end(self.limits, self.run.spent, self.run.stop, found.get("wanted", "")):
-                raise MoveStopped(reason, hint="`repot move resume --orphans` goes on from here.")
+                raise MoveStopped(reason, hint=_RESUME)
             if self.run.stop.wait(_SLICE_S):
                 continue
             if time() >= until_at and found.get("wanted") != Request.PAUSE:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from repot.brokers import open_broker, open_configured
+from repot.config.capabilities import tls_read_by
 from repot.config.redis import with_tls
 from repot.config.settings import broker_url_of
 from repot.errors import ConfigInvalid
@@ -14,7 +15,7 @@ from repot.migrate.addresses import Address
 from repot.migrate.in_hand import CONTROL_EXCHANGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from celery import Celery
 
@@ -43,7 +44,7 @@ class Place:
 
     url: BrokerUrl
     roles: list[str]
-    tls: dict[str, Any] | None = None
+    tls: Mapping[str, Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     is_of_app: bool = False
     control_exchange: str = CONTROL_EXCHANGE
@@ -114,9 +115,7 @@ def _of_app(app: Celery) -> Place:
     except ValueError as error:
         message = f"the broker of {app.main!r} {error}"
         raise ConfigInvalid(message) from None
-    given = conf.broker_use_ssl
-    # True is TLS without options
-    tls = given if isinstance(given, dict) else {} if given else None
+    tls = tls_read_by(url.kind, conf.broker_use_ssl)
     return Place(url, [], tls, dict(conf.broker_transport_options or {}), True, str(conf.control_exchange))
 
 

@@ -95,9 +95,9 @@ def _of_dead_letters(brokers: list[BrokerStatus], named: str) -> Iterator[NextSt
     for broker in brokers:
         full = [one.queue for one in broker.dead_letters or () if one.count]
         if full:
-            # both brokers of a bridge are the command's default
-            other = next((f" --broker {side}" for side in ("target", "source") if _is(broker, side)), "")
-            other = "" if broker is brokers[0] else other
+            # the first broker is the command's default, and so is the other one of a bridge
+            sides = () if broker is brokers[0] else ("target", "source")
+            other = next((f" --broker {side}" for side in sides if _is(broker, side)), "")
             yield NextStep(f"repot dlq stats{named}{other}", f"dead letters are in {', '.join(full)}")
 
 

@@ -520,10 +520,9 @@ class ClaimingQoS(redis.QoS):
     def restore_unacked(self, client: Any = None) -> None:
         """Put back what the channel holds, but for messages that are kept."""
         delivered: Any = self._delivered
+        claims = {tag: delivered.pop(tag) for tag in [*delivered] if self.is_claim(tag)}
         # the oldest last, to be taken first
-        tags = [tag for tag, message in reversed(list(delivered.items())) if self._goes_back(tag, message)]
-        for tag in [tag for tag in delivered if self.is_claim(tag)]:
-            del delivered[tag]
+        tags = [tag for tag, message in reversed(claims.items()) if not self.is_kept(message)]
         for place, tag in enumerate(tags, 1):
             if not self.give_back(tag, first=True):
                 # each of the others would take as long not to be answered, and the worker stands still meanwhile
@@ -531,9 +530,6 @@ class ClaimingQoS(redis.QoS):
                 break
         if delivered:
             super().restore_unacked(client)
-
-    def _goes_back(self, tag: str, message: Any) -> bool:
-        return self.is_claim(tag) and not self.is_kept(message)
 
 
 class ClaimingPoller(redis.MultiChannelPoller):

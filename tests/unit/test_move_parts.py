@@ -18,6 +18,7 @@ from repot.brokers.publishing import CONFIRMED, Receipt, refused, unknown
 from repot.brokers.reservation import Reservation, TakenMessage
 from repot.config import ExplicitSettings
 from repot.errors import BrokerUnreachable, LeaseLost, MoveStopped
+from repot.migrate import orphan_wait
 from repot.migrate.account import account_of, digests
 from repot.migrate.control import Control, Limits, Spent, Until
 from repot.migrate.database_journal import DatabaseJournal
@@ -25,8 +26,11 @@ from repot.migrate.garbage import seldom_collected
 from repot.migrate.identity import identity_of
 from repot.migrate.leases import LeasedJournal
 from repot.migrate.mover import QueueMover
+from repot.migrate.orphan_wait import OrphanMove
+from repot.migrate.orphans import Selection
 from repot.migrate.placement import Beside
 from repot.migrate.route import Route
+from repot.migrate.run import Run
 from repot.migrate.translate import PriorityPolicy, Quarantine, Rules, Translation
 from support.databases import with_tables
 
@@ -389,6 +393,28 @@ def test_outages_with_an_answer_between_them_are_not_one(way: Way, monkeypatch: 
     with pytest.raises(MoveStopped, match="interrupted"):
         way.mover(patience_s=300, until=Until.FOLLOW).run()
     assert len(looks) > 5
+
+
+def test_a_wait_for_orphans_ends_at_its_deadline_also_while_a_broker_is_away(
+    journal: DatabaseJournal, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphan_wait, "take_back", lambda *_: "nothing is given back")
+    looks: list[str] = []
+
+    def fail(_run: Run) -> None:
+        looks.append("look")
+        # a wait that goes on and on is to fail here, and not at a time limit
+        assert len(looks) < 5
+        message = "away"
+        raise BrokerUnreachable(message, hint="")
+
+    run = Run("me", "1", Event(), lambda *_: None)
+    source: Any = None
+    limits = Limits(deadline_s=2)
+    with pytest.raises(MoveStopped, match="the deadline of 2 s is over"):
+        OrphanMove(source, journal, Selection((QUEUE,)), limits, run, fail, waits=True).move()
+    # an outage is logged once
+    assert caplog.text.count("the wait is interrupted") == 1
 
 
 def test_the_hold_of_the_queue_is_renewed_when_a_third_of_its_lease_is_over(

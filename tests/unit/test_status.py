@@ -98,11 +98,19 @@ def test_each_form_of_an_applications_broker_is_an_address(conf: dict[str, Any],
     assert place.roles == ["workers read it"]
 
 
+def test_tls_without_options_is_tls_on_rabbitmq() -> None:
+    app = Celery("shop", set_as_current=False)
+    app.conf.update(broker_url="amqp://b//", broker_use_ssl=True)
+    (place,) = places_of(ExplicitSettings(), app)
+    assert place.tls == {}
+
+
 def test_the_broker_that_an_application_writes_to_is_looked_at_as_well() -> None:
     app = Celery("shop", set_as_current=False)
     app.conf.update(broker_read_url="redis://a/0", broker_url="amqp://b//", broker_use_ssl=True)
     read, written = places_of(ExplicitSettings(), app)
-    assert (str(read.url), read.tls) == ("redis://a/0", {})
+    # kombu passes over it
+    assert (str(read.url), read.tls) == ("redis://a/0", None)
     assert (str(written.url), written.roles) == ("amqp://b//", ["tasks are sent to it"])
 
 

@@ -67,13 +67,11 @@ class Session:
                 home=None, seed=seed, target=target, options=target.options, expected=None, say=self._say, stop=Event(),
                 starting=Lock(),
             )  # fmt: skip
-            result = perform(case, testbed)
-        except NotApplicable:
+            return perform(case, testbed)
+        except BaseException as error:
+            # a case that failed may have left its broker harmed
+            release(broken=not isinstance(error, NotApplicable))
+            raise
+        finally:
+            # a second call does nothing
             release()
-            raise
-        except BaseException:
-            # it may have left its broker harmed
-            release(broken=True)
-            raise
-        release()
-        return result
