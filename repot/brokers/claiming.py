@@ -38,14 +38,23 @@ def still_in_hand(message: Any) -> bool:  # noqa: ANN401 - kombu's Message
     return claims is not None and claims.holds(message.delivery_tag)
 
 
-def may_begin(message: Any) -> bool:  # noqa: ANN401 - kombu's Message
-    """Return whether the task of a message may begin: not if the message went back to the broker. From any thread."""
-    channel = message.channel
+def is_in_hand(message: Any) -> bool:  # noqa: ANN401 - kombu's Message
+    """Return whether a message did not go back to the broker, as far as it says. From any thread."""
     claims = _claims_of(message)
     if claims is not None:
-        return bool(claims.begin(message.delivery_tag))
+        return bool(claims.is_in_hand(message.delivery_tag))
+    channel = message.channel
     is_open = getattr(channel, "is_open", None)
     return bool(not channel.closed if is_open is None else is_open)
+
+
+def may_begin(message: Any) -> bool:  # noqa: ANN401 - kombu's Message
+    """Return whether the task of a message may begin, and note that it does: not without the message. From any thread.
+
+    What has begun stays in hand when the connection is lost.
+    """
+    claims = _claims_of(message)
+    return is_in_hand(message) if claims is None else bool(claims.begin(message.delivery_tag))
 
 
 def withdraw(message: Any) -> bool:  # noqa: ANN401 - kombu's Message

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 #: When the message was replayed, in milliseconds since 1970: the later of two replays has the larger number, also for
 #: different messages. Celery carries it through retries, so tasks find it in `request.headers`.
 REPLAY_HEADER = "repot_replay"
+#: A replayed message says here that it was sent among others: no operator decided that its effect may happen again.
+UNDECIDED_HEADER = "repot_replay_undecided"
 
 #: A moved message says here which move sent it, and with which sequence number: `NAME:17`; from a queue with another
 #: name than that it was sent to, `NAME:17:QUEUE`.

@@ -116,14 +116,15 @@ def replay(*, to: str, forget_expiry: bool, rate: float | None, execute: bool, *
     """Send dead letters back to their queues, under the same task ids; a dry run without --execute.
 
     An ID may be a prefix of a UUID. The header `repot_replay` holds the time of the replay, so that
-    a guarded task runs again.
+    a guarded task runs again. One whose effect may have happened, and whose policy parks it then, does so
+    by its id or by --reason unknown_outcome alone.
     """
     from repot.deadletter.replay import Replay
 
     query = query_of(given)
     if to:
         _warn_of_unknown(to, given["app"])
-    order = Replay(to, forget_expiry, selected=bool(query.ids or query.reasons))
+    order = Replay(to, forget_expiry, selected=bool(query.ids or query.reasons), by_id=bool(query.ids))
     _apply(given, query, order.decide, ("would be replayed", "replayed"), execute=execute, rate=rate)
 
 

@@ -250,7 +250,9 @@ class WorkerSettings(EnvironmentSettings):
         "overlap.",
     )
     cancel_tasks_on_connection_loss: bool = Field(
-        False, description="Kill running late-ack tasks if the broker connection is lost, because they run again."
+        False,
+        description="Kill running late-ack tasks if the broker connection is lost, because they run again. A pool of "
+        "threads cannot (RPT130).",
     )
     prefetch_multiplier: PositiveInt = Field(
         1,

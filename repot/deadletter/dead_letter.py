@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from repot.brokers.headers import REPLAY_HEADER
+from repot.brokers.headers import REPLAY_HEADER, UNDECIDED_HEADER
 from repot.deadletter.reason import UNREADABLE, Reason
 from repot.masking import masked
 
@@ -137,16 +137,21 @@ def read_dead_letter(message: Message, dead_queue: str, source_queue: str = "") 
     return DeadLetter(message, death, dead_queue)
 
 
-def make_replay(dead_letter: DeadLetter, *, forget_expiry: bool = False) -> Message:
-    """Return the message to send again: same id and body, retries at 0, and one more replay."""
+def make_replay(dead_letter: DeadLetter, *, forget_expiry: bool = False, decided: bool = True) -> Message:
+    """Return the message to send again: same id and body, retries at 0, and one more replay.
+
+    Without `decided` an effect of unknown outcome does not happen again, where its policy parks it.
+    """
     headers = {
         name: value
         for name, value in dead_letter.message.headers.items()
-        if name not in _DELIVERY_HEADERS and not name.startswith(_DELIVERY_HEADER_PREFIXES)
+        if name not in (*_DELIVERY_HEADERS, UNDECIDED_HEADER) and not name.startswith(_DELIVERY_HEADER_PREFIXES)
     }
     headers[REPLAYS_HEADER] = dead_letter.death.replays + 1
     # clocks differ, and may be set back
     headers[REPLAY_HEADER] = max(int(time() * 1000), _number(headers.get(REPLAY_HEADER)) + 1)
+    if not decided:
+        headers[UNDECIDED_HEADER] = True
     if "retries" in headers:
         headers["retries"] = 0
     if forget_expiry and "expires" in headers:

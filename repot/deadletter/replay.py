@@ -43,6 +43,8 @@ class Replay:
     #: Whether the dead letters were selected by id or reason: then those that no worker could read, and those that have
     #: run or may have, are replayed as well.
     selected: bool = False
+    #: Whether they were selected by id: then an operator decided about each of them.
+    by_id: bool = False
 
     def decide(self, dead_letter: DeadLetter) -> Decision | str:
         """Return what to do with a dead letter; a text is the reason to leave it in its queue."""
@@ -56,7 +58,9 @@ class Replay:
         expires_at = dead_letter.expires_at
         if expires_at and expires_at <= datetime.now(UTC) and not self.forget_expiry:
             return EXPIRED
-        return Forward(make_replay(dead_letter, forget_expiry=self.forget_expiry), target)
+        # what was killed or failed may have had its effect as well: its guard knows
+        decided = self.by_id or dead_letter.death.reason == Reason.UNKNOWN_OUTCOME
+        return Forward(make_replay(dead_letter, forget_expiry=self.forget_expiry, decided=decided), target)
 
 
 def discard(_dead_letter: DeadLetter) -> Decision | str:

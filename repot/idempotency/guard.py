@@ -119,6 +119,7 @@ class Guard:
         task_id: str,
         worker: str = "",
         replay: int = 0,
+        undecided: bool = False,
         unanswered: tuple[str, ...] = (),
     ) -> Lease | Answer:
         """Acquire the lease of a key and renew it from now on, or return why the key is not free.
@@ -138,6 +139,7 @@ class Guard:
             lease_s=lease_s,
             retention_s=policy.retention_s or self.settings.idempotency_retention,
             replay=replay,
+            undecided=undecided,
             parks=policy.on_unknown is PARK,
             max_unknown_outcomes=policy.max_unknown_outcomes,
             unanswered=unanswered,

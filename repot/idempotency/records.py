@@ -80,6 +80,8 @@ class LeaseRequest:
     retention_s: float
     #: When an operator replayed the message, in milliseconds since 1970; 0 for never.
     replay: int = 0
+    #: Whether it was replayed among others, without a decision about it: what waits for an operator goes on waiting.
+    undecided: bool = False
     #: Whether an unknown outcome waits for an operator.
     parks: bool = False
     #: Unknown outcomes after which the key is parked in any case.

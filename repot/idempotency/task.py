@@ -14,7 +14,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.result import AsyncResult
 from kombu.exceptions import EncodeError
 
-from repot.brokers.headers import REPLAY_HEADER
+from repot.brokers.headers import REPLAY_HEADER, UNDECIDED_HEADER
 from repot.errors import (
     ConfigInvalid,
     LeaseLost,
@@ -269,6 +269,7 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
                 task_id=request.id,
                 worker=request.hostname or "",
                 replay=int(self._header(REPLAY_HEADER) or 0),
+                undecided=bool(self._header(UNDECIDED_HEADER)),
                 unanswered=self._unanswered,
             )
         except StoreUnreachable as error:

@@ -131,7 +131,7 @@ def acquire(
         # the lease expired: the run may or may not have had its effect
         found = replace(found, state=State.UNKNOWN, unknown_outcomes=found.unknown_outcomes + 1)
     waits = request.parks or found.unknown_outcomes >= request.max_unknown_outcomes
-    if found.state is State.UNKNOWN and request.replay <= found.replay and waits:
+    if found.state is State.UNKNOWN and (request.undecided or request.replay <= found.replay) and waits:
         # for an operator, without a time limit
         parked = replace(found, parked=True, deleted_at=None)
         return parked, Parked(

@@ -1,14 +1,16 @@
-"""Let a pool of threads or greenlets ask before it starts a task.
+"""Let a pool ask before it starts a task.
 
 Bug of Celery: a pool of threads keeps tasks that it has not started in a queue of its own when the connection is lost,
 although their messages go back to the broker (`Consumer.on_close` drops what it holds, and `ThreadPoolExecutor` knows
-nothing of that): each of them runs here and where it is delivered next. A prefork pool has no such queue.
+nothing of that): each of them runs here and where it is delivered next. A prefork pool has no such queue: what waits is
+handed to a process when that is free, and is asked for then.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from celery.exceptions import TaskRevokedError
 from celery.worker import state
 from celery.worker.request import Request
 
@@ -37,6 +39,12 @@ POINTS = (
         Failure.SILENT,
         _TWICE,
         contains=("accept_callback=self.on_accepted,", "callback=self.on_success,"),
+    ),
+    Point(
+        "celery.worker.worker:WorkController._process_task",
+        Failure.SILENT,
+        "A worker whose message was handed out again has one process less.",
+        contains=("except TaskRevokedError:", "self._quick_release()"),
     ),
     Point("celery.worker.state:task_ready", Failure.LOUD, _TWICE),
     Point("celery.worker.state:reserved_requests", Failure.LOUD, _TWICE),
@@ -77,6 +85,25 @@ def ask_before_start(pool: Any, may_start: Callable[[Any], bool]) -> None:
                 callback(found)
 
         return apply(run, args, kwargs, callback=end, accept_callback=accept, **more)
+
+    pool.on_apply = on_apply
+
+
+def ask_before_handing_over(pool: Any, may_start: Callable[[Any], bool]) -> None:
+    """Let a prefork pool hand over to its processes the tasks whose request `may_start` lets; the others are forgotten.
+
+    For the event loop.
+    """
+    apply = pool.on_apply
+
+    def on_apply(*arguments: Any, accept_callback: Any = None, **more: Any) -> Any:
+        request = getattr(accept_callback, "__self__", None)
+        if isinstance(request, Request) and not may_start(request):
+            _forget(request)
+            # so Celery frees the place of the process that was taken for it
+            message = f"the message of {request.id} was handed out again"
+            raise TaskRevokedError(message)
+        return apply(*arguments, accept_callback=accept_callback, **more)
 
     pool.on_apply = on_apply
 

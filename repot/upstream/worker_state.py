@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
 from celery import signals
+from celery.concurrency.base import BasePool
 from celery.platforms import EX_FAILURE
 from celery.worker import state
 from celery.worker.request import Request
@@ -66,6 +67,12 @@ POINTS = (
         contains=("'processes': [p.pid for p in self._pool._pool],",),
     ),
     Point("celery.concurrency.prefork:TaskPool", Failure.SILENT, "No pool is taken for one of processes."),
+    Point(
+        "celery.concurrency.base:BasePool.terminate_job",
+        Failure.SILENT,
+        "A message on Redis is given back while its task runs on in a thread.",
+        contains=("raise NotImplementedError(",),
+    ),
     Point("celery.worker.worker:WorkController.exitcode", Failure.LOUD, "Deliveries are counted wrong."),
 )
 
@@ -173,6 +180,11 @@ def pool_kind(worker: Any) -> str:
     """Return the kind of a worker's pool by the name of its module in Celery; empty before there is one."""
     pool = getattr(worker, "pool", None)
     return type(pool).__module__.rpartition(".")[2] if pool else ""
+
+
+def can_cancel(pool: Any) -> bool:
+    """Return whether a pool can end a task that runs, as Celery does for a lost connection: threads cannot."""
+    return getattr(pool.terminate_job, "__func__", None) is not BasePool.terminate_job
 
 
 def pool_size(worker: Any) -> int:

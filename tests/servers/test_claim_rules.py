@@ -13,6 +13,7 @@ from redis import Redis
 from repot.brokers.headers import DEATHS_PROPERTY
 from repot.brokers.message import Message, to_redis
 from repot.brokers.redis.claims import Claim, Claims, ClaimsOfProcess
+from repot.chaos.runner.proxies import Proxy
 from support.claims import KEYS
 
 if TYPE_CHECKING:
@@ -94,6 +95,22 @@ def test_what_a_dead_owner_held_returns_once_with_its_death_counted(place: Place
     (found,) = place.waiting()
     assert found["properties"][DEATHS_PROPERTY] == 1
     assert place.in_hand() == set()
+
+
+def test_a_look_over_a_slow_link_leaves_time_for_renewals(place: Place, redis: Server, toxiproxy: Server) -> None:
+    """The renewals of what the looking process holds wait for its look, and their leases would run out."""
+    link = Proxy.create(toxiproxy.url, f"link-{uuid4()}", redis.port)
+    far = Claims(lambda: Redis.from_url(redis.url_at(link.port)).connection_pool, KEYS, LEASE_S, "far@host")
+    place.claim(place.other, age_s=LEASE_S + 1)
+    # it connects, and loads its scripts
+    assert place.recover(far) == 1
+    for _ in range(20):
+        place.claim(place.other, age_s=LEASE_S + 1)
+    with link.with_toxic("latency", ("downstream",), {"latency": round(1000 * EVERY_S / 4)}):
+        assert 0 < place.recover(far) < 10
+    link.delete()
+    place.recover(place.own)
+    assert len(place.waiting()) == 21
 
 
 def test_a_claim_lives_until_its_own_lease_is_over(place: Place) -> None:

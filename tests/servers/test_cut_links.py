@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -44,6 +46,15 @@ def link(server: Server, toxiproxy: Server) -> Iterator[Proxy]:
     found.delete()
 
 
+def cut_all(client: Redis) -> None:
+    """Close all links to a Redis but the test's own."""
+    me = client.client_id()
+    for one in client.client_list():
+        if int(one["id"]) != me:
+            with suppress(RedisError):
+                client.client_kill_filter(_id=one["id"])
+
+
 @pytest.mark.parametrize("server", ["redis", "rabbitmq"], indirect=True)
 def test_threads_begin_nothing_that_was_given_back_with_its_link(
     server: Server, redis: Server, link: Proxy, opened: Callable[..., Shop]
@@ -72,6 +83,53 @@ def test_threads_begin_nothing_that_was_given_back_with_its_link(
     assert [len(shop.effects(f"begun {value}")) for value in reserved] == [1] * _RESERVED
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_that_was_frozen_begins_nothing_that_was_handed_out_again(
+    own: Server, opened: Callable[..., Shop], pool: str
+) -> None:
+    """What waits in it, behind the one task that it runs, has run elsewhere when it wakes."""
+    shop = opened(own, own)
+    frozen = shop.start(1, "--pool", pool)
+    first, done = shop.file(), shop.file()
+    done.touch()
+    shop.send("hold", "first", str(first))
+    shop.await_effects("begun first")
+    reserved = [f"reserved {number}" for number in range(_RESERVED)]
+    for value in reserved:
+        shop.send("hold", value, str(done))
+    wait_until(lambda: frozen.log_tail(100).count("] received") > _RESERVED, within_s=60, what="all are delivered")
+    os.kill(frozen.pid, signal.SIGSTOP)
+    first.touch()
+    second = shop.start(1)
+    for value in reserved:
+        shop.await_effects(value, within_s=60)
+    second.stop()
+    os.kill(frozen.pid, signal.SIGCONT)
+    # behind all that it had before
+    shop.get(shop.send("hold", "last", str(done)), within_s=60)
+    assert [len(shop.effects(f"begun {value}")) for value in reserved] == [1] * _RESERVED
+
+
+def test_a_running_task_that_its_pool_cannot_cancel_is_not_given_back(own: Server, opened: Callable[..., Shop]) -> None:
+    """Celery is to cancel it when the connection is lost. A thread runs on, so it ran in another one beside that."""
+    shop = opened(own, own, cancel_tasks_on_connection_loss=True)
+    cut = shop.start(2, "--pool", "threads")
+    held, done = shop.file(), shop.file()
+    done.touch()
+    task = shop.send("hold", "held", str(held))
+    shop.await_effects("begun held")
+    cut_all(Redis.from_url(own.url))
+    wait_until(lambda: cut.log_tail(200).count("Connected to") == 2, within_s=60, what="the worker is back")
+    # what was given back stands before it
+    shop.send("hold", "later", str(done))
+    begun: Any = lambda: len(shop.effects("begun held"))  # noqa: E731
+    wait_until(lambda: shop.effects("later") or begun() > 1, within_s=60, what="the other thread runs a task")
+    assert begun() == 1
+    held.touch()
+    shop.get(task, within_s=60)
+    wait_until(lambda: Redis.from_url(own.url).hlen("unacked") == 0, within_s=60, what="all are acknowledged")
+
+
 @pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet", "solo"])
 def test_a_task_runs_once_however_often_the_links_are_cut(own: Server, opened: Callable[..., Shop], pool: str) -> None:
     """The page names what may run twice: of a process of a pool, and of a worker that was cut off for a lease."""
@@ -85,11 +143,7 @@ def test_a_task_runs_once_however_often_the_links_are_cut(own: Server, opened: C
         shop.send("hold", value, str(done), ignore_result=True)
 
     def is_cut_and_done() -> bool:
-        me = client.client_id()
-        for one in client.client_list():
-            if int(one["id"]) != me:
-                with suppress(RedisError):
-                    client.client_kill_filter(_id=one["id"])
+        cut_all(client)
         return all(shop.effects(value) for value in values)
 
     wait_until(is_cut_and_done, within_s=240, what="all have run", poll_s=1)

@@ -357,17 +357,7 @@ def test_a_parked_effect_is_run_again_by_replaying_its_dead_letter(
     """From a killed worker to `repot dlq replay`: a person looked, and wants the run."""
     shop, task = killed.shop, killed.replayed
     order, _ = _parked(shop, task)
-    for name, value in as_environment(shop.settings).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("WORKER_APP")
-    if killed.broker.management_url:
-        monkeypatch.setenv("WORKER_MANAGEMENT_URL", killed.broker.management_url)
-
-    def dead_letters() -> Any:
-        found = CliRunner().invoke(main, ["dlq", "list", "--json"])
-        assert found.exit_code == 0, found.output
-        return [one for one in json.loads(found.stdout) if one["id"] == task.id]
-
+    dead_letters = _dead_letters(killed, task, monkeypatch)
     (dead_letter,) = wait_until(dead_letters, within_s=20, what="its dead letter is written", poll_s=0.3)
     assert dead_letter["reason"] == "unknown_outcome"
     # with others it is left: its effect may have happened
@@ -382,6 +372,26 @@ def test_a_parked_effect_is_run_again_by_replaying_its_dead_letter(
     # what was asked for before remembers the failure
     assert order == shop.get(shop.client.AsyncResult(task.id))
     assert (len(shop.effects(order)), _record(shop, task.id).state) == (2, State.DONE)
+
+
+def test_what_failed_with_an_unknown_outcome_and_is_replayed_with_others_is_parked(
+    killed: Killed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its dead letter says how it died, `failed`, and not what is unknown: only its guard knows that."""
+    shop, order = killed.shop, str(uuid4())
+    task = shop.send("unsure", order)
+    with pytest.raises(ValueError, match=order):
+        shop.get(task, within_s=60)
+    dead_letters = _dead_letters(killed, task, monkeypatch)
+    wait_until(dead_letters, within_s=20, what="its dead letter is written", poll_s=0.3)
+    words = ["dlq", "replay", "--task", "support.guarded_app.unsure", "--reason", "failed", "--execute"]
+    done = CliRunner().invoke(main, words)
+    assert "1 replayed" in done.output
+    again = lambda: [one["reason"] for one in dead_letters() if one["replays"]]  # noqa: E731
+    assert wait_until(again, within_s=60, what="it is dead again", poll_s=0.3) == ["unknown_outcome"]
+    assert len(shop.effects(order)) == 1
+    assert CliRunner().invoke(main, ["dlq", "replay", task.id, "--execute"]).exit_code == 0
+    assert len(shop.await_effects(order, 2, within_s=60)) == 2
 
 
 @pytest.mark.promise("redis-redis")
@@ -580,6 +590,22 @@ def test_the_switch_turns_the_guard_off(redis: Server, opened: Callable[..., Sho
     for _ in range(2):
         shop.get(shop.send("charge", order))
     assert (len(shop.effects(order)), shop.records) == (2, [])
+
+
+def _dead_letters(killed: Killed, task: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """Return what lists the dead letters of a task, by the command, whose environment is the shop's from now on."""
+    for name, value in as_environment(killed.shop.settings).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("WORKER_APP")
+    if killed.broker.management_url:
+        monkeypatch.setenv("WORKER_MANAGEMENT_URL", killed.broker.management_url)
+
+    def listed() -> Any:
+        found = CliRunner().invoke(main, ["dlq", "list", "--json"])
+        assert found.exit_code == 0, found.output
+        return [one for one in json.loads(found.stdout) if one["id"] == task.id]
+
+    return listed
 
 
 def _parked(shop: Shop, task: Any) -> Any:

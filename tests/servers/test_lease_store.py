@@ -276,6 +276,25 @@ def test_a_replay_runs_what_waits_for_an_operator(timed: Timed) -> None:
     assert isinstance(timed.store.acquire(KEY, lease_request(parks=True, replay=1)), Acquired)
 
 
+def test_a_replay_among_others_goes_on_waiting_for_an_operator(timed: Timed) -> None:
+    """What was killed, or ran out of time, and was replayed with all that died: its effect may have happened."""
+    timed.store.acquire(KEY, lease_request())
+    timed.advance(7200)
+    for replay in (1, 2):
+        waits = timed.store.acquire(KEY, lease_request(parks=True, replay=replay, undecided=True))
+        assert isinstance(waits, Parked)
+    assert isinstance(timed.store.acquire(KEY, lease_request(parks=True, replay=1)), Acquired)
+
+
+def test_a_replay_among_others_runs_what_failed_or_may_happen_again(timed: Timed) -> None:
+    who = lease_request("one")
+    timed.store.acquire(KEY, who)
+    timed.store.finish(KEY.key, who.owner, Ending(RunOutcome.FAILED, 86400, error="why"))
+    assert isinstance(timed.store.acquire(KEY, lease_request("one", replay=1, undecided=True)), Acquired)
+    timed.advance(7200)
+    assert isinstance(timed.store.acquire(KEY, lease_request("one", replay=2, undecided=True)), Acquired)
+
+
 def test_a_replay_of_what_was_done_gets_its_result(timed: Timed) -> None:
     who = lease_request("one")
     timed.store.acquire(KEY, who)

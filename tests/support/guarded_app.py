@@ -128,6 +128,18 @@ def pay(task: Any, order: str, after: str = "") -> str:
     return order
 
 
+@app.task(
+    base=Guarded,
+    bind=True,
+    max_retries=0,
+    idempotency=Policy(key=("order",), on_unknown=PARK, uncertain=(ValueError,), wait=QUICK),
+)
+def unsure(task: Any, order: str) -> None:
+    """Have the effect, and raise what does not say so."""
+    effect(task, order)
+    raise ValueError(order)
+
+
 @app.task(base=Guarded, bind=True)
 def decline(task: Any, order: str) -> None:
     """Fail for good."""

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from kombu import Connection, Exchange, Queue, binding
 
 from repot.brokers.browse import Forward
-from repot.brokers.headers import REPLAY_HEADER
+from repot.brokers.headers import REPLAY_HEADER, UNDECIDED_HEADER
 from repot.brokers.message import Message
 from repot.cli.main import main
 from repot.config import ExplicitSettings
@@ -104,6 +104,12 @@ def test_replays_are_counted_on() -> None:
     )
     assert (first.headers[dead_letter.REPLAYS_HEADER], second.headers[dead_letter.REPLAYS_HEADER]) == (1, 2)
     assert (first.headers["retries"], second.headers["retries"]) == (0, 0)
+
+
+def test_a_replay_by_id_takes_the_mark_of_an_earlier_one_off() -> None:
+    among_others = dead_letter.make_replay(dead(), decided=False)
+    assert among_others.headers[UNDECIDED_HEADER] is True
+    assert UNDECIDED_HEADER not in dead_letter.make_replay(dead(among_others)).headers
 
 
 def test_a_later_replay_has_the_larger_number() -> None:

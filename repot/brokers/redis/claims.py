@@ -211,15 +211,21 @@ class Claims:
         """Return whether this process holds a claim, as far as it knows."""
         return tag in self._held
 
-    def begin(self, tag: str) -> bool:
-        """Note that the task of a message begins; return False if it must not, as the message is not in hand any more.
+    def is_in_hand(self, tag: str) -> bool:
+        """Return whether a message may still run here. From any thread.
 
-        Without an answer of Redis since the lease a message counts as handed out again. From any thread.
+        Without an answer of Redis since the lease a message counts as handed out again.
         """
         with self._changing:
             known_at = self._held.get(tag)
         if known_at is not None and monotonic() - known_at > self.lease_s and not self._is_still_held(tag):
             self._let_go(tag)
+        return self.holds(tag)
+
+    def begin(self, tag: str) -> bool:
+        """Note that the task of a message begins, if the message is in hand; return whether it is. From any thread."""
+        if not self.is_in_hand(tag):
+            return False
         with self._changing:
             if tag in self._held:
                 self._begun.add(tag)
@@ -300,7 +306,10 @@ class Claims:
             )
 
     def recover(self, every_s: float) -> int:
-        """Put back claims whose lease has run out; return how many. One process looks in each `every_s` seconds."""
+        """Put back claims whose lease has run out; return how many. One process looks in each `every_s` seconds.
+
+        It takes half of that at most: the renewals of what this process holds wait for it. The next look has the rest.
+        """
         keys = [self.index, self.hash, self._scan, self._scans_since]
         # longer than the pause between two scans, and half a lease: an owner renews within the other half
         ceased_s = 3 * every_s
@@ -308,9 +317,11 @@ class Claims:
         with self._changing:
             # this process lives: its next renewal comes late
             own = {*self._held, *self._unsettled}
-        done = 0
+        done, until = 0, monotonic() + every_s / 2
         for tag, value in zip(map(_text, found[::2]), map(_text, found[1::2]), strict=True):
             done += 0 if tag in own else self._recover(tag, value)
+            if monotonic() > until:
+                break
         return done
 
     def hand_on(self, turn: str) -> None:

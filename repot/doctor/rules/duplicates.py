@@ -824,6 +824,36 @@ def retry_repeats_effect(facts: Facts) -> Iterator[Finding]:
             yield repeated
 
 
+@rule(
+    "RPT130",
+    "The pool cannot cancel a task when the connection is lost",
+    WARNING,
+    versions="Celery 5.1 and newer",
+    fix="""
+    app.conf.worker_cancel_long_running_tasks_on_connection_loss = False  # or:
+    celery -A shop worker --pool prefork
+    """,
+    evidence=(
+        "celery/concurrency/base.py: BasePool.terminate_job",
+        "celery/worker/consumer/consumer.py: Consumer.on_connection_error_after_connected",
+    ),
+)
+def pool_cannot_cancel(facts: Facts) -> Iterator[Finding]:
+    """A thread cannot be ended, nor a greenlet of gevent before Celery 5.5.
+
+    A worker before Celery 5.7 that is to cancel a late-ack task ends with `NotImplementedError` when the connection is
+    lost for a moment, and its other tasks end with it. A later one writes a warning, and the task runs on. Its message
+    went back to the broker, so both runs overlap; a worker of repot's keeps it on Redis.
+    """
+    key = "worker_cancel_long_running_tasks_on_connection_loss"
+    if not facts.has_setting(key) or not facts[key] or not any(facts.late_tasks()):
+        return
+    for pool in sorted(facts.pools()):
+        if "thread" in pool or ("gevent" in pool and not facts.has_version("celery", 5, 5)):
+            then = "a task runs on beside its second run" if facts.has_version("celery", 5, 7) else "the worker ends"
+            yield Finding(f"is on, and {pool} cannot end a task: {then}", setting=key)
+
+
 def _repetition(task: TaskFacts, effect: Effect) -> Finding | None:
     """Return the finding, if a retry of the task repeats the effect where no answer arrives."""
     retried = sorted(effect.raised & task.retried_for)

@@ -72,6 +72,9 @@ REMOTE = "redis://:a-good-password@redis.example.com/0"
 REMOTE_AMQP = "amqp://shop:a-good-password@rabbit.example.com//"
 
 
+CANCELS = {"worker_cancel_long_running_tasks_on_connection_loss": True}
+
+
 def sibling(**changes: object) -> tuple[Facts, ...]:
     return (replace(facts(redis_options(**changes)), app="billing"),)
 
@@ -715,6 +718,19 @@ CASES = [
         "switched off",
     ),
     # what is lost
+    Case(
+        "RPT130",
+        lambda: facts(redis(**CANCELS, worker_pool="threads")),
+        lambda: facts(redis(**CANCELS, worker_pool="gevent")),
+        "is on, and threads cannot end a task: a task runs on beside its second run",
+    ),
+    Case(
+        "RPT130",
+        lambda: facts(redis(**CANCELS, worker_pool="gevent"), versions=versions("5.4.0")),
+        lambda: facts(redis(worker_pool="threads"), versions=versions("5.4.0")),
+        "is on, and gevent cannot end a task: the worker ends",
+        "an old release",
+    ),
     Case(
         "RPT129",
         lambda: on_redis(source=SourceFacts(effects=(POSTS,))),
