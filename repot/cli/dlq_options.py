@@ -10,6 +10,7 @@ import click
 from repot.cli.deployment import APP, broker_settings
 from repot.cli.durations import seconds
 from repot.cli.output import echo_line
+from repot.cli.parameters import http_address
 from repot.deadletter.reason import Reason
 
 if TYPE_CHECKING:
@@ -41,7 +42,11 @@ def queue_options(command: F) -> F:
     for option in (
         APP,
         click.option(
-            "--management", default="", metavar="URL", help="RabbitMQ: the management API of the broker of --broker."
+            "--management",
+            default="",
+            metavar="URL",
+            callback=http_address,
+            help="RabbitMQ: the management API of the broker of --broker.",
         ),
         click.option(
             "--broker",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repot.cli.output import echo, echo_json, terminal_width
+from repot.cli.parameters import http_address
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -48,6 +49,7 @@ def _rule_names(_context: click.Context, _option: click.Parameter, given: tuple[
 @click.option(
     "--management-url",
     metavar="URL",
+    callback=http_address,
     help="RabbitMQ's management API. Default: WORKER_MANAGEMENT_URL, or port 15672 of the broker.",
 )
 @click.option(

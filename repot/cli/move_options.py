@@ -10,7 +10,7 @@ import click
 from repot.cli.dlq_options import refuse_blank
 from repot.cli.durations import seconds
 from repot.cli.output import echo
-from repot.cli.parameters import stated
+from repot.cli.parameters import http_address, stated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -87,9 +87,14 @@ def broker_options(command: F) -> F:
         ),
         click.option("--from-options", default="{}", metavar="JSON", help="kombu's transport options of the source."),
         click.option("--to-options", default="{}", metavar="JSON", help="kombu's transport options of the target."),
-        click.option("--from-management", default="", metavar="URL", help="RabbitMQ: the source's management API."),
-        click.option("--to-management", default="", metavar="URL", help="RabbitMQ: the target's management API."),
+        _management_option("--from-management", "source"),
+        _management_option("--to-management", "target"),
     )
+
+
+def _management_option(name: str, side: str) -> Callable[[F], F]:
+    text = f"RabbitMQ: the {side}'s management API."
+    return click.option(name, default="", metavar="URL", callback=http_address, help=text)
 
 
 def order_options(command: F) -> F:

@@ -1,4 +1,4 @@
-"""Which of a command's parameters its user has stated."""
+"""What the user of a command has stated."""
 
 from __future__ import annotations
 
@@ -9,6 +9,28 @@ from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from repot.config.urls import ServiceUrl
+
+
+def http_address(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
+    """Return what an option gives, if that is an http or https address or nothing; shows no secret of another one."""
+    return _http_url(given).reveal() if given else given
+
+
+def http_addresses(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Do so for an option that may be repeated."""
+    return tuple(_http_url(one).reveal() for one in given)
+
+
+def _http_url(given: str) -> ServiceUrl:
+    from repot.config.settings import http_url
+
+    try:
+        return http_url(given)
+    except ValueError as error:
+        message = f"the address {error}"
+        raise click.BadParameter(message) from None
 
 
 def stated(given: Mapping[str, Any]) -> dict[str, Any]:

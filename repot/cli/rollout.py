@@ -10,7 +10,7 @@ import click
 
 from repot.cli.new_lines import NewLines
 from repot.cli.output import echo, echo_json, echo_line
-from repot.cli.parameters import stated
+from repot.cli.parameters import http_addresses, stated
 from repot.cli.rollout_options import change_options, changed_by, differences, plan_of, plan_options
 from repot.cli.rollout_page import report, serve
 from repot.worker.holder import user
@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from repot.routing.record import RolloutRecord
 
 
-def _webhooks(_: click.Context, __: click.Parameter, urls: tuple[str, ...]) -> tuple[str, ...]:
-    from repot.config.settings import http_url
-
-    try:
-        return tuple(http_url(one).reveal() for one in urls)
-    except ValueError as error:
-        message = f"an address {error}"
-        raise click.BadParameter(message) from None
-
-
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _EXECUTE = click.option("--execute", is_flag=True, help="Do it; without it, only show what would be done.")
 _ABORT_IS_NO_ERROR = click.option(
@@ -45,7 +35,7 @@ _NOTIFY = click.option(
     "webhooks",
     multiple=True,
     metavar="URL",
-    callback=_webhooks,
+    callback=http_addresses,
     help="Tell a webhook of each change, and of a step that waits for a person; may be repeated. Other users of this "
     "machine see it in the list of processes: a secret one belongs into WORKER_ROLLOUT_NOTIFY, its default.",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +26,8 @@ _DIRS = (
 )
 _MAX_BYTES = 256 << 10
 _MAX_FILES = 200
+#: Workers of one `celery multi` that are told apart.
+_MAX_NODES = 1000
 
 #: Prefixes of a command: `command=`, `ExecStart=`, `web:`, `CMD`.
 _PREFIX = re.compile(r"^\s*(?:[\w-]+\s*[:=](?=[\s\[\w/])|CMD|ENTRYPOINT|RUN|-)\s*")
@@ -51,26 +54,22 @@ def read_deployment(root: Path, stated: Iterable[str]) -> Deployment:
     for words, location in found or _commands(root):
         for command in _celery_commands(words):
             name, *rest = command
-            started = _worker(name, rest, location)
-            if started:
-                workers.append(started)
+            started = _workers(name, rest, location)
+            workers += started
             if location and name == "inspect" and "ping" in rest:
                 pings.append(location)
             if location and name in ("celery-exporter", "events"):
                 readers.append(location)
-            if location and (name == "beat" or (started and started.has("beat"))):
+            if location and (name == "beat" or any(one.has("beat") for one in started)):
                 beats.append(location)
-            schedulers += _scheduler(name, rest, started)
+            schedulers += _schedulers(name, rest, started)
     return Deployment(tuple(workers), tuple(pings), tuple(readers), tuple(beats), tuple(schedulers))
 
 
-def _scheduler(name: str, words: list[str], started: StartCommand | None) -> list[str]:
-    """Return the class of the schedule that a command names, if it runs beat."""
-    if started:
-        found = started.options.get("scheduler") if started.has("beat") else None
-    else:
-        found = _beat(words).get("scheduler") if name == "beat" else None
-    return [str(found)] if found else []
+def _schedulers(name: str, words: list[str], started: list[StartCommand]) -> list[str]:
+    """Return the classes of the schedules that a command names, if it runs beat."""
+    options = [_beat(words)] if name == "beat" else [one.options for one in started if one.has("beat")]
+    return [str(one["scheduler"]) for one in options if one.get("scheduler")]
 
 
 def _beat(words: list[str]) -> dict[str, Any]:
@@ -226,19 +225,55 @@ def _subcommand(words: list[str] | None) -> Iterator[list[str]]:
         yield [str(word) for word in rest]
 
 
-def _worker(name: str, words: list[str], location: Location | None) -> StartCommand | None:
-    """Return a worker's command with its options, read by Celery's parser; None for another command."""
+def _workers(name: str, words: list[str], location: Location | None) -> list[StartCommand]:
+    """Return the workers that a command starts with their options, read by Celery's parser; none by another command."""
     if name == "multi" and words[:1] in (["start"], ["restart"]):
-        words = words[1:]
-    elif name != "worker":
-        return None
+        commands = _nodes(words[1:])
+    elif name == "worker":
+        commands = [words]
+    else:
+        return []
     from celery.bin.worker import worker
 
-    try:
-        options = _parse(worker, words)[0]
-    except click.UsageError:
-        return None
-    return StartCommand(shlex.join(["celery", name, *words]), options, location)
+    found = []
+    for command in commands:
+        with suppress(click.UsageError):
+            found.append(StartCommand(shlex.join(["celery", name, *command]), _parse(worker, command)[0], location))
+    return found
+
+
+def _nodes(words: list[str]) -> list[list[str]]:
+    """Return the options of the workers of `celery multi`: `-Q:2 mail` is of the second one alone."""
+    from celery.apps.multi import NamespacedOptionParser
+
+    parsed: Any = NamespacedOptionParser(words)
+    parsed.parse()
+    if not parsed.namespaces:
+        return [words]
+    # one number says how many workers there are, by numbers; else each has a name
+    names = [*parsed.values]
+    if len(names) == 1 and names[0].isdecimal():
+        names = [str(number + 1) for number in range(min(int(names[0]), _MAX_NODES))]
+    selected = {one: list(_selected(one, names)) for one in parsed.namespaces}
+    others = set(names).difference(*selected.values())
+    options = [parsed.optmerge(one) for one in selected] + ([parsed.options] if others else [])
+    return [[word for name, value in one.items() for word in _option(name, value)] for one in options]
+
+
+def _selected(selector: str, names: list[str]) -> Iterator[str]:
+    """Yield the workers that a selector of `celery multi` names: `2`, `1-3`, `1,3`, or their names."""
+    for part in selector.split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last or first).isdecimal():
+            yield from names[max(int(first) - 1, 0) : int(last or first)]
+        else:
+            yield part
+
+
+def _option(name: str, value: str | None) -> list[str]:
+    if value is None:
+        return [name]
+    return [f"{name}={value}"] if name.startswith("--") else [name, value]
 
 
 def _parse(command: click.Command, words: list[str]) -> tuple[dict[str, Any], list[str]]:

@@ -7,6 +7,7 @@ from io import StringIO
 from string import Template
 from urllib.parse import urlsplit
 
+from repot.config import BrokerUrl
 from repot.errors import ConfigInvalid
 
 #: What is written beside the files of the deployment; those that read the first one are copied.
@@ -30,12 +31,17 @@ def make_manifests(example: str, *, name: str, dotenv: str) -> str:
     """Write the rollout, its application and the form of its target's address into the example, without a password.
 
     Raises:
-        ConfigInvalid: `.env` does not name the other broker.
+        ConfigInvalid: `.env` does not name the other broker, or not by an address.
     """
     found = _variables(dotenv)
-    target = urlsplit(found["BRIDGE_READ_URL"])
-    user, path = target.username or "", target.path
-    address = f"{target.scheme}://{user}:PASSWORD@<the host>:{target.port}{path}"
+    try:
+        # of a failover list, each server has the password in its address
+        target = urlsplit(BrokerUrl.parse(found["BRIDGE_READ_URL"]).servers[0])
+    except ValueError as error:
+        message = f"BRIDGE_READ_URL in .env {error}; no file was written"
+        raise ConfigInvalid(message) from None
+    port = f":{target.port}" if target.port else ""
+    address = f"{target.scheme}://{target.username or ''}:PASSWORD@<the host>{port}{target.path}"
     for variable, value in (("WORKER_ROLLOUT", name), ("WORKER_ROLLOUT_TARGET", address)):
         example = re.sub(rf'(?m)^  {variable}: ".*"$', f'  {variable}: "{value}"', example)
     if app := found.get("WORKER_APP"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -155,6 +156,16 @@ def test_an_existing_secret_is_read_and_none_is_written() -> None:
     pods = [one["spec"]["template"]["spec"] for one in objects if one["kind"] == "Deployment"]
     named = {source["secretRef"]["name"] for pod in pods for one in pod["containers"] for source in one["envFrom"]}
     assert {"shop", "friday"} == named
+
+
+def test_after_a_rollout_no_pod_reads_its_secret() -> None:
+    """It names the address that is the broker's now as the target: each new Pod would refuse to start."""
+    values: dict[str, Any] = {
+        "secret": {"existing": "shop"},
+        "relay": {"enabled": True},
+        "rollout": {"enabled": False, "name": "friday", "secret": {"existing": "friday"}},
+    }
+    assert "friday" not in json.dumps(rendered(**values))
 
 
 def test_the_controllers_job_has_another_name_after_a_change() -> None:

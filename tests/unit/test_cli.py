@@ -162,3 +162,25 @@ def test_faults_and_profiles_of_a_load_are_completed(option: str, typed: str, of
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_a_script(shell: str) -> None:
     assert "_REPOT_COMPLETE" in repot("completion", shell).stdout
+
+
+@pytest.mark.parametrize(
+    "given", ["auditor:s3cret@mq:15672", "mq.internal", "http://a:s3cret@b;http://c:s3cret@d", "amqp://a:s3cret@b"]
+)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["dlq", "list", "--management"],
+        ["doctor", "--management-url"],
+        ["move", "plan", "--from-management"],
+        ["move", "plan", "--to-management"],
+        ["rollout", "start", "friday", "--notify"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_no_web_address_is_refused_and_not_shown(words: list[str], given: str) -> None:
+    found = CliRunner().invoke(main, [*words, given])
+    assert found.exit_code == 2, found.output
+    assert f"'{words[-1]}'" in found.stderr
+    assert "the address is not one http:// or https:// address" in found.stderr
+    assert "s3cret" not in found.output

@@ -295,6 +295,35 @@ def test_the_manifests_are_of_this_rollout_and_hold_no_password(tmp_path: Path, 
     assert not [name for name in CREDENTIALS if str(known[name]) in text]
 
 
+@pytest.mark.parametrize(
+    ("target", "form"),
+    [
+        (
+            "amqp://worker:s3cret@mq1:5672/shop;amqp://worker:s3cret@mq2:5672/shop",
+            "amqp://worker:PASSWORD@<the host>:5672/shop",
+        ),
+        ("redis://:s3cret@cache/2", "redis://:PASSWORD@<the host>/2"),
+    ],
+)
+def test_the_manifests_hold_no_password_of_another_server_and_no_port_that_is_not_stated(
+    tmp_path: Path, target: str, form: str
+) -> None:
+    (tmp_path / ".env").write_text(f"WORKER_BROKER_URL=redis://127.0.0.1/0\nBRIDGE_READ_URL={target}\n")
+    assert init(tmp_path, "--rollout", "friday").exit_code == 0
+    text = (tmp_path / "kubernetes/rollout.yaml").read_text()
+    assert form == next(yaml.safe_load_all(text))["stringData"]["WORKER_ROLLOUT_TARGET"]
+    assert "s3cret" not in text
+
+
+def test_what_is_no_address_of_the_other_broker_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("BRIDGE_READ_URL=amqp://worker:s3cret@mq:port/shop\n")
+    made = init(tmp_path, "--rollout", "friday")
+    assert made.exit_code == 2
+    assert "error: BRIDGE_READ_URL in .env" in made.stderr
+    assert "s3cret" not in made.stderr
+    assert not (tmp_path / ".env.rollout").exists()
+
+
 def test_a_rollout_needs_the_address_of_the_other_broker(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("WORKER_BROKER_URL=redis://127.0.0.1/0\n")
     made = init(tmp_path, "--rollout", "friday")

@@ -37,8 +37,9 @@ matchExpressions:
 {{- .Values.secret.existing | default (include "repot.fullname" .) -}}
 {{- end -}}
 
+{{- /* After a rollout a Secret of one's own is left, and names the source as the target's side: no Pod reads it then. */ -}}
 {{- define "repot.rolloutSecret" -}}
-{{- .Values.rollout.secret.existing | default (printf "%s-rollout" (include "repot.fullname" .)) -}}
+{{- ternary .Values.rollout.secret.existing "" .Values.rollout.enabled | default (printf "%s-rollout" (include "repot.fullname" .)) -}}
 {{- end -}}
 
 {{- /* A change of a Secret that the chart writes starts new Pods. */ -}}

@@ -109,9 +109,11 @@ class _Experiment:
     def __post_init__(self) -> None:
         self.case, self.testbed = self.environment.case, self.environment.testbed
         self.observer = self.environment.observer
+        #: What the probe counted before the task under test was sent.
+        self.before: Mapping[str, int] = {}
 
     def perform(self) -> Result:
-        scenario, target = self.case.scenario, self.testbed.target
+        scenario = self.case.scenario
         context = self.environment.fault_context()
         if scenario.fault:
             self.environment.stack.enter_context(scenario.fault.prepared(context))
@@ -121,9 +123,7 @@ class _Experiment:
             self.environment.start_both()
         self.environment.say("running a first task without a fault")
         self.environment.await_event(ENDED, self.environment.send("before"), "the first task ends")
-        task = self.environment.new_id()
-        before = target.count(task)
-        self._inject(context, task)
+        self._inject(context, self._next_id())
         self.environment.say("following the tasks to their end")
         self._restart_ended_workers()
         left = self.observer.settle()
@@ -144,7 +144,7 @@ class _Experiment:
             steady_at=steady_at,
             stills_worker=scenario.stills_worker,
             scaled=self.environment.shown_times(),
-            effects=self._effects_since(before),
+            effects=self._effects(),
         )
         self._require_timely_release()
         self._require_end()
@@ -163,13 +163,19 @@ class _Experiment:
             hint = "What comes then is not tested: give it a shorter countdown where it is tested."
             raise Inconclusive(message, hint=hint)
 
-    def _effects_since(self, before: Mapping[str, int]) -> tuple[EffectCount, ...]:
+    def _next_id(self) -> str:
+        """Return the id of the task under test; its effects are counted from now on."""
+        task = self.environment.new_id()
+        self.before = self.testbed.target.count(task)
+        return task
+
+    def _effects(self) -> tuple[EffectCount, ...]:
         """Return the effects of the task under test that its probe counts; nothing without a probe.
 
         Raises:
             ExperimentFailed: a run succeeded without an effect that the probe could see, but there were some before.
         """
-        target, task = self.testbed.target, self.observer.task_under_test.task
+        target, before, task = self.testbed.target, self.before, self.observer.task_under_test.task
         if target.probe is None:
             return ()
         found = target.probe.since(before, target.count(task))
@@ -334,7 +340,7 @@ class _Experiment:
         sent = self.observer.task_under_test
         sent.role = "before"
         self.environment.await_event(ENDED, sent.task, "the task that was not delivered ends")
-        return self.environment.new_id()
+        return self._next_id()
 
     def _inject_and_release(self, context: FaultContext, release: Callable[[], None]) -> None:
         """Inject the fault while the task waits at its failpoint; call `release` to let it continue."""

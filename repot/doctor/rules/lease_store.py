@@ -8,6 +8,7 @@ from repot.brokers.facts import known
 from repot.config.urls import STORE_SCHEMES
 from repot.doctor.rule import ERROR, INFO, RABBITMQ, WARNING, Finding, rule
 from repot.doctor.rules.fixes import APPEND_ONLY, NO_EVICTION
+from repot.doctor.rules.redis_server import eviction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ def evicts(facts: Facts) -> Iterator[Finding]:
 
     Every record has a time to live, so the volatile policies drop records first.
     """
-    if facts.store_durability is None or _is_live_broker(facts):
+    if facts.store_durability is None or (_is_live_broker(facts) and any(eviction.check(facts))):
         return
     for reason in known(facts.store_durability).evicts:
         yield Finding(reason)

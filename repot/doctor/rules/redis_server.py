@@ -37,11 +37,15 @@ _OLDEST = (6, 0)
 def eviction(facts: Facts) -> Iterator[Finding]:
     """A queue is one key, and so are the messages that workers hold: if memory is short, Redis deletes them whole.
 
-    Producers see no error.
+    Producers see no error. The policies `volatile-*` delete only keys that expire, as a queue with `x-expires` does.
     """
     policy = facts.redis.parameter("maxmemory-policy")
-    if policy and policy != "noeviction":
+    if policy.startswith("allkeys"):
         yield Finding(f"maxmemory-policy is {policy}")
+    elif policy.startswith("volatile"):
+        for queue in facts.queues:
+            if queue.arguments.get("x-expires"):
+                yield Finding(f"maxmemory-policy is {policy}, and {queue.name!r} expires")
 
 
 @rule(

@@ -1751,8 +1751,17 @@ CASES = [
     Case(
         "RPT701",
         lambda: on_redis(live=configured(maxmemory_policy="allkeys-lru")),
-        lambda: on_redis(live=REDIS_SAYS),
+        lambda: on_redis(live=configured(maxmemory_policy="volatile-lru")),
         "maxmemory-policy is allkeys-lru",
+    ),
+    Case(
+        "RPT701",
+        lambda: facts(
+            redis(task_queues=[Queue("celery", expires=60)]), live=configured(maxmemory_policy="volatile-ttl")
+        ),
+        lambda: facts(redis(task_queues=[Queue("celery")]), live=configured(maxmemory_policy="volatile-ttl")),
+        "maxmemory-policy is volatile-ttl, and 'celery' expires",
+        "a queue that expires",
     ),
     Case(
         "RPT702",
@@ -1969,15 +1978,34 @@ CASES = [
         lambda: on_rabbitmq(live=QUORUM_4, store=IN_REDIS, store_durability=Durability()),
         "allkeys-lru",
     ),
-    *(
-        Case(
-            rule,
-            lambda: on_redis(live=REDIS_SAYS, store=IN_REDIS, store_durability=Durability(("lru",), ("lru",))),
-            lambda: on_redis(live=REDIS_SAYS, store=WITH_THE_BROKER, store_durability=Durability(("lru",), ("lru",))),
-            "lru",
-            "with the broker",
-        )
-        for rule in ("RPT901", "RPT902")
+    Case(
+        "RPT901",
+        lambda: on_redis(
+            live=configured(maxmemory_policy="volatile-lru"),
+            store=WITH_THE_BROKER,
+            store_durability=Durability(evicts=("volatile-lru",)),
+        ),
+        lambda: on_redis(
+            live=configured(maxmemory_policy="allkeys-lru"),
+            store=WITH_THE_BROKER,
+            store_durability=Durability(evicts=("allkeys-lru",)),
+        ),
+        "volatile-lru",
+        "beside queues",
+    ),
+    Case(
+        "RPT901",
+        lambda: on_redis(live=REDIS_SAYS, store=IN_REDIS, store_durability=Durability(evicts=("lru",))),
+        lambda: on_redis(live=REDIS_SAYS, store=IN_REDIS, store_durability=Durability()),
+        "lru",
+        "beside the broker",
+    ),
+    Case(
+        "RPT902",
+        lambda: on_redis(live=REDIS_SAYS, store=IN_REDIS, store_durability=Durability(forgets=("rdb",))),
+        lambda: on_redis(live=REDIS_SAYS, store=WITH_THE_BROKER, store_durability=Durability(forgets=("rdb",))),
+        "rdb",
+        "with the broker",
     ),
     Case(
         "RPT902",

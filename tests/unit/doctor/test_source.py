@@ -406,6 +406,26 @@ def test_how_a_worker_is_started(tmp_path: Path, name: str, text: str, options: 
     assert worker.location.line == lines[0]
 
 
+@pytest.mark.parametrize(
+    ("command", "queues"),
+    [
+        ("multi start 3 -A shop -Q:1 images,video -Q:2 data -Q:3 mail", ["images,video", "data", "mail"]),
+        # the others have what no selector states
+        ("multi start 10 -A shop -Q:1-3 images -Q:4,5 data -Q mail", ["images", "data", "mail"]),
+        ("multi start 3 -A shop -Q:1-3 images -Q mail", ["images"]),
+        ("multi restart w1 w2 -A shop -Q:w1 images --pool:w1=gevent -l info", ["images", None]),
+        ("multi start w1 w2 -A shop -Q images", ["images"]),
+    ],
+)
+def test_celery_multi_may_state_options_of_single_workers(
+    tmp_path: Path, command: str, queues: list[str | None]
+) -> None:
+    """RPT322 said of each of these queues that no worker consumes it."""
+    workers = deployed(tmp_path, start_sh=f"celery {command}\n").workers
+    assert queues == [one.options.get("queues") for one in workers]
+    assert {one.options.get("pool") for one in workers} <= {None, "gevent"}
+
+
 def test_what_else_the_start_files_say(tmp_path: Path) -> None:
     found = deployed(
         tmp_path,
