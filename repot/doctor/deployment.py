@@ -26,7 +26,7 @@ _DIRS = (
 )
 _MAX_BYTES = 256 << 10
 _MAX_FILES = 200
-#: Workers of one `celery multi` that are told apart.
+#: Workers of one `celery multi` that have options of their own.
 _MAX_NODES = 1000
 
 #: Prefixes of a command: `command=`, `ExecStart=`, `web:`, `CMD`.

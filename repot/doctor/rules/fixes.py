@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
+import shlex
+from re import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from repot.doctor.facts import Facts, QueueFacts
 
 #: A quorum queue behind a topic exchange: RabbitMQ delays its ETA tasks, limits deliveries and keeps dead letters.
@@ -16,6 +19,8 @@ QUORUM_BEHIND_TOPIC = """
     exchange = Exchange('shop', type='topic')
     app.conf.task_queues = [Queue('shop', exchange, routing_key='shop', queue_arguments=arguments)]
     app.conf.task_default_queue = 'shop'
+    # before that, for RabbitMQ drops a dead letter whose queue does not exist:
+    rabbitmqadmin declare queue name=shop.dead arguments='{"x-queue-type": "quorum"}'
 """
 #: TCP keepalive on a Redis connection, with options: without them Linux sends the first probe after two hours.
 KEEPALIVE = """
@@ -31,10 +36,29 @@ APPEND_ONLY = """
 NO_EVICTION = "CONFIG SET maxmemory-policy noeviction  # and in redis.conf; keep caches on another server"
 
 
-def dead_letter_policy(queue: str) -> str:
+def declare_queue(facts: Facts, queue: str) -> str:
+    """Return the command that declares a quorum queue in the application's virtual host."""
+    where = f" --vhost {shlex.quote(_vhost(facts))}" if _vhost(facts) else ""
+    arguments = shlex.quote(json.dumps({"x-queue-type": "quorum"}))
+    return f"rabbitmqadmin{where} declare queue {shlex.quote(f'name={queue}')} arguments={arguments}"
+
+
+def policy(facts: Facts, queue: str, definition: Mapping[str, object]) -> str:
+    """Return the command that sets the policy of a queue in the application's virtual host."""
+    where = ("-p", _vhost(facts)) if _vhost(facts) else ()
+    words = ("rabbitmqctl", "set_policy", *where, queue, f"^{escape(queue)}$", json.dumps(definition))
+    return shlex.join((*words, "--apply-to", "queues"))
+
+
+def dead_letter_policy(facts: Facts, queue: str) -> str:
     """Return the command that sets a queue's dead-letter target by a policy."""
-    definition = json.dumps({"dead-letter-exchange": "", "dead-letter-routing-key": f"{queue}.dead"})
-    return f"rabbitmqctl set_policy {queue} '^{re.escape(queue)}$' '{definition}' --apply-to queues"
+    return policy(facts, queue, {"dead-letter-exchange": "", "dead-letter-routing-key": f"{queue}.dead"})
+
+
+def _vhost(facts: Facts) -> str:
+    """Return the virtual host that the commands of RabbitMQ have to name; empty for their default."""
+    path = facts.servers[0].path if facts.servers else ""
+    return "" if path == "/" else path
 
 
 def setting_of(facts: Facts, queue: QueueFacts) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from repot.brokers.facts import Unknown, known
 from repot.config.delays import LEVELS, OF_A_WORKER, entry, queues_needed
 from repot.doctor.rule import ERROR, RABBITMQ, WARNING, Finding, rule
+from repot.doctor.rules.fixes import declare_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -168,9 +169,15 @@ def dead_letter_target_missing(facts: Facts) -> Iterator[Finding]:
         by_policy = facts.set_by_policy(queue, "dead-letter-routing-key")
         key = queue.arguments.get("x-dead-letter-routing-key", by_policy[0] if by_policy else queue.routing_key)
         if exchange and exchange not in exchanges:
-            yield Finding(f"{queue.name!r} sends dead letters to the exchange {exchange!r}, which does not exist")
+            yield Finding(
+                f"{queue.name!r} sends dead letters to the exchange {exchange!r}, which does not exist",
+                fix=f"declare the exchange {exchange!r}, and bind a queue to it for the routing key {key!r}",
+            )
         elif not exchange and key not in queues:
-            yield Finding(f"{queue.name!r} sends dead letters to the queue {key!r}, which does not exist")
+            yield Finding(
+                f"{queue.name!r} sends dead letters to the queue {key!r}, which does not exist",
+                fix=declare_queue(facts, key),
+            )
 
 
 @rule(

@@ -2215,6 +2215,24 @@ def test_a_rule_about_a_queue_names_what_declares_it(
         assert line in one.fix
         assert "queue_arguments={'x-queue-type': 'classic'}" in one.fix
     assert """rabbitmqctl set_policy reports '^reports$' '{"dead-letter-exchange": "",""" in one.fix
+    assert """rabbitmqadmin declare queue name=reports.dead arguments='{"x-queue-type": "quorum"}'""" in one.fix
+
+
+@pytest.mark.parametrize(("address", "where"), [("amqp://h//", ""), ("amqp://h", ""), ("amqp://h/shop", " -p shop")])
+def test_a_command_names_the_queue_and_the_virtual_host_of_the_finding(address: str, where: str) -> None:
+    """With another one it succeeds, and what was found stays as it is."""
+    own = {"broker_url": address, "task_default_queue": "my reports", "task_default_routing_key": "my reports"}
+    missing = rabbit_says(queues={"my reports": DeclaredQueue("my reports", "quorum", {})})
+    plain = [Queue("my reports", queue_arguments={"x-queue-type": "quorum"})]
+    found = facts(rabbitmq(**own, task_queues=plain, task_time_limit=7200), live=missing)
+    fixes = {one.rule.id: one.finding.fix for rule in ("RPT113", "RPT205") for one in judge(found, rule).findings}
+    assert f"rabbitmqctl set_policy{where} 'my reports' '^my\\ reports$' '{{\"consumer-timeout\": " in fixes["RPT113"]
+    assert f"rabbitmqctl set_policy{where} 'my reports' '^my\\ reports$' '{{\"dead-letter-exchange" in fixes["RPT205"]
+    targets = {"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "lost"}
+    dead = rabbitmq(**own, task_queues=[Queue("my reports", queue_arguments=targets)])
+    (one,) = judge(facts(dead, live=missing), "RPT805").findings
+    vhost = where.replace("-p", "--vhost")
+    assert one.finding.fix == f'rabbitmqadmin{vhost} declare queue name=lost arguments=\'{{"x-queue-type": "quorum"}}\''
 
 
 def test_a_waiver_needs_a_reason() -> None:

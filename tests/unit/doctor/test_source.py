@@ -420,7 +420,7 @@ def test_how_a_worker_is_started(tmp_path: Path, name: str, text: str, options: 
 def test_celery_multi_may_state_options_of_single_workers(
     tmp_path: Path, command: str, queues: list[str | None]
 ) -> None:
-    """RPT322 said of each of these queues that no worker consumes it."""
+    """RPT322 found that no worker consumes any of these queues."""
     workers = deployed(tmp_path, start_sh=f"celery {command}\n").workers
     assert queues == [one.options.get("queues") for one in workers]
     assert {one.options.get("pool") for one in workers} <= {None, "gevent"}
