@@ -49,11 +49,14 @@ LESS = (frozenset({NAME}), frozenset({PROTOCOL}), frozenset({NAME, PROTOCOL}))
 LEFT_OUT: dict[tuple[str, int], frozenset[str]] = {}
 
 _TAKES_DRIVER_INFO = "driver_info" in inspect.signature(AbstractConnection.__init__).parameters
+#: redis-py 7 and newer ask for notices of maintenance with RESP3, by CLIENT.
+WITHOUT_MAINTENANCE: dict[str, Any] = (
+    {"maint_notifications_config": MaintNotificationsConfig(enabled=False)} if MaintNotificationsConfig else {}
+)
 _NO_NAME: dict[str, Any] = {
     "client_name": None,
     **({"driver_info": None} if _TAKES_DRIVER_INFO else {"lib_name": None, "lib_version": None}),
-    # redis-py 7 and newer ask for notices of maintenance with RESP3, by CLIENT
-    **({"maint_notifications_config": MaintNotificationsConfig(enabled=False)} if MaintNotificationsConfig else {}),
+    **WITHOUT_MAINTENANCE,
 }
 
 #: What redis-py says of a connection that the other side has closed.

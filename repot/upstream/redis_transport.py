@@ -24,7 +24,16 @@ from redis.exceptions import ConnectionError, ResponseError  # noqa: A004 - redi
 
 from repot.logs import get_logger
 from repot.upstream.point import Failure, Point
-from repot.upstream.redis_start import LEFT_OUT, LESS, leave_out, may_be_refusal, server_of, was_closed, without
+from repot.upstream.redis_start import (
+    LEFT_OUT,
+    LESS,
+    WITHOUT_MAINTENANCE,
+    leave_out,
+    may_be_refusal,
+    server_of,
+    was_closed,
+    without,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -307,6 +316,10 @@ class ClaimingChannel:
         if asynchronous and self.wants_notices:
             # in which Redis sends notices; the default of redis-py since 8
             params.setdefault("protocol", 3)
+            # each answer belongs to the question before it: no push may come between them that redis-py reads itself,
+            # and no question may be sent once more, on a link that tracks nothing
+            params |= WITHOUT_MAINTENANCE
+            params.pop("retry_on_timeout", None)
         return without(self._left_out, params)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -423,6 +436,24 @@ class ClaimingChannel:
         if now - self._asked_at >= _LOOK_EVERY_S and channel.qos.can_consume():
             self._asked_at = now
             source.ask_again()
+
+    def drop_notices(self) -> bool:
+        """Read what Redis tells of while nothing is asked; return False if something is.
+
+        A channel that has all messages it may hold asks for none, and Redis still tells of lists that have a new one.
+        kombu takes that for the end of an idle link, or for an answer, or leaves it unread while it looks all the time.
+        """
+        channel: Any = self
+        if self._source is None or self._source.is_asking:
+            return False
+        connection = channel.client.connection
+        try:
+            while connection.can_read(timeout=0):
+                next_answer(connection)
+        except channel.connection_errors:
+            # closed by the server; the next question connects again
+            connection.disconnect()
+        return True
 
     def close(self) -> None:
         """Close; a notice that is awaited will not be read."""
@@ -545,6 +576,13 @@ class ClaimingPoller(redis.MultiChannelPoller):
         if not _STARTS_IN_GET:
             self._ask_again()
         return super().get(*arguments, **options)
+
+    def on_readable(self, fileno: int) -> Any:
+        """Handle what has come, but for what no channel asked for."""
+        channel, kind = self._fd_to_chan.get(fileno, (None, ""))  # type: ignore[attr-defined]
+        if kind == "BRPOP" and channel.drop_notices():
+            return None
+        return super().on_readable(fileno)
 
     def _ask_again(self) -> None:
         channels: Any = self._channels  # type: ignore[attr-defined]

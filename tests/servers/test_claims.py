@@ -392,6 +392,27 @@ def test_a_full_redis_is_emptied(redis: Server, queue: str) -> None:
     assert redis.open().depth(queue).is_drained
 
 
+def test_a_full_redis_is_emptied_beside_what_is_no_message(redis: Server, queue: str) -> None:
+    """Each worker that took it ended, one after the other, and what a dead one had held up what others had."""
+    client = _client(redis)
+    client.delete("unacked_unreadable")
+    client.lpush(queue, "no JSON")
+    _dead(redis, queue)
+    _send(redis, queue, "of a dead worker")
+    _dead(redis, queue)
+    client.lpush(queue, '{"a": 1}')
+    with _taker(redis, [queue]) as taker:
+        client.config_set("maxmemory", 1)
+        try:
+            message = taker.take()
+            assert message.payload == "of a dead worker"
+            message.ack()
+        finally:
+            client.config_set("maxmemory", 0)
+    assert client.llen("unacked_unreadable") == 2
+    assert redis.open().depth(queue).is_drained
+
+
 def test_consumers_of_one_process_may_have_other_keys_and_leases(redis: Server, queue: str) -> None:
     client = _client(redis)
     for _ in range(3):
@@ -466,6 +487,18 @@ def test_takers_that_wait_for_their_turn_keep_their_links(redis: Server, queue: 
         assert len(first.taken) + len(second.taken) == 1
 
 
+def test_the_link_of_a_taker_repeats_no_question_and_has_no_notices_of_maintenance(redis: Server, queue: str) -> None:
+    """Either puts the answers out of step: a message counts as the answer to something else, or the worker exits."""
+    with _taker(redis, [queue], retry_on_timeout=True) as taker:
+        params = taker.channel._connparams(asynchronous=True)
+        assert not params.get("retry_on_timeout")
+        assert not params["maint_notifications_config"].enabled
+        # the other connections of the channel do as the option says
+        assert taker.channel._connparams()["retry_on_timeout"]
+        _send(redis, queue)
+        assert taker.take().payload == "a task"
+
+
 def test_a_full_taker_keeps_its_idle_link(redis: Server, queue: str) -> None:
     """It awaits nothing, for however long its task runs."""
     _send(redis, queue)
@@ -477,6 +510,27 @@ def test_a_full_taker_keeps_its_idle_link(redis: Server, queue: str) -> None:
         message.ack()
         _send(redis, queue, "next")
         assert taker.take().payload == "next"
+
+
+def test_a_full_taker_reads_what_it_did_not_ask_for(redis: Server, queue: str) -> None:
+    """Redis tells of the other list: the link was closed as idle, or its poller found it readable all the time."""
+    other = f"{queue}-other"
+    with _taker(redis, [queue, other]) as taker:
+        serves: Any = lambda: taker.serve(0.2)  # noqa: E731
+        wait_until(lambda: serves() or taker.channel._source.is_watching, within_s=20, what="it watches")
+        _send(redis, queue)
+        message = taker.take()
+        link = taker.channel.client.connection._sock
+        for name in (other, queue):
+            _send(redis, name, "next")
+            taker.serve(0.3)
+        # all is read: nothing ends the wait sooner
+        began = monotonic()
+        taker.serve(0.3)
+        assert monotonic() - began >= 0.3
+        message.ack()
+        assert taker.take().payload == "next"
+        assert taker.channel.client.connection._sock is link
 
 
 def test_a_taker_that_is_busy_recovers_what_others_held(redis: Server, queue: str) -> None:

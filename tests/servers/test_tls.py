@@ -24,10 +24,12 @@ from kombu import Connection, Queue
 from kombu.exceptions import OperationalError
 
 import repot
+from repot.brokers.rabbitmq.adapter import RabbitBroker
+from repot.brokers.registry import ConnectOptions
 from repot.cli.main import main
 from repot.config import BrokerUrl, ExplicitSettings, Role, celery_config
 from repot.deadletter.query import open_dlqs
-from repot.errors import StoreUnreachable, TlsFailed
+from repot.errors import BrokerUnreachable, StoreUnreachable, TlsFailed
 from repot.healthcheck.queue_counts import QueueCounter
 from repot.idempotency.lease_store import RedisLeaseStore
 from repot.migrate.addresses import Address
@@ -185,6 +187,22 @@ def test_another_name_or_authority_is_refused(
 def test_unless_told_otherwise(url_at: Callable[[str], str]) -> None:
     with connected(url_at(WRONG), tls_verify=False):
         pass
+
+
+@pytest.mark.parametrize("tls", [{}, {"ca_certs": "ca.pem"}], ids=["True", "with options"])
+def test_tls_that_the_application_states_beside_an_address_without_it_is_used(certificate: Path, tls: Any) -> None:
+    """With `broker_use_ssl = True` and `amqp://` messages and passwords went in plain text."""
+    given = {name: str(certificate / file) for name, file in tls.items()}
+    with socket.create_server((RIGHT, 0)) as listener:
+        listener.settimeout(20)
+        url = BrokerUrl.parse(f"amqp://guest:guest@{RIGHT}:{listener.getsockname()[1]}//")
+        with closing(RabbitBroker(url, ConnectOptions(given, timeout_s=1, only_publish=True))) as broker:
+            assert broker._api.address.startswith("https://")
+            with pytest.raises(BrokerUnreachable):
+                broker.publish("q", [task(1)])
+            with listener.accept()[0] as link:
+                # the first byte of a TLS handshake; AMQP begins with its name
+                assert link.recv(1) == b"\x16"
 
 
 def test_each_server_of_a_failover_list_is_checked_by_its_own_name(rabbitmq_port: int, certificate: Path) -> None:

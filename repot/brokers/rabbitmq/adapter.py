@@ -84,7 +84,8 @@ class RabbitBroker:
         self._kept: Connection | None = None
         self._publisher: Publisher | None = None
         server = self._server = endpoints(url.reveal())[0]
-        address = options.management_url or default_management_url(server, encrypted=server.is_encrypted)
+        is_encrypted = server.is_encrypted or self._tls is not None
+        address = options.management_url or default_management_url(server, encrypted=is_encrypted)
         self._api = ManagementApi(
             address, server.user or "guest", server.password or "guest", tls=self._tls, timeout_s=self._timeout_s
         )
@@ -348,7 +349,7 @@ class RabbitBroker:
     def _connect(self, *, confirm_publish: bool, heartbeat_s: int = 0) -> Connection:
         connection = Connection(
             self._url.reveal(),
-            ssl=self._server.is_encrypted if self._tls is None else cast("dict[str, Any]", self._tls),
+            ssl=self._server.is_encrypted if self._tls is None else cast("dict[str, Any]", self._tls or True),
             connect_timeout=self._timeout_s,
             heartbeat=heartbeat_s,
             transport_options={

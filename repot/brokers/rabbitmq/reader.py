@@ -23,6 +23,7 @@ from repot.brokers.rabbitmq.requeue import (
     count_waiting,
     is_declared,
     move,
+    require_missing,
     returns_in,
     without_counts,
 )
@@ -133,8 +134,9 @@ class RabbitReader(QueueReader):
             if not is_recent:
                 # answers come in the order of their questions
                 found = ask_consumers(self._channel, queue)()
-        except amqp.NotFound:
+        except amqp.NotFound as error:
             self.close()
+            require_missing(error)
             return None
         # an answer on the channel of the deliveries: RabbitMQ has read their acknowledgements
         self._has_acknowledged = False

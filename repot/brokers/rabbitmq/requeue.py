@@ -103,7 +103,8 @@ def count_waiting(connection: amqp.Connection, queue: str) -> int | None:
     except amqp.ResourceLocked:
         # a quorum queue with a single active consumer has no basic.get
         return counted
-    except amqp.NotFound:
+    except amqp.NotFound as error:
+        require_missing(error)
         return None
     counted = 0 if message is None else 1 + int(message.delivery_info["message_count"])
     if message is not None:
@@ -159,10 +160,24 @@ def _declared(connection: amqp.Connection, queue: str) -> Any:  # noqa: ANN401 -
     own: Any = connection.channel()
     try:
         found = own.queue_declare(queue, passive=True)
-    except amqp.NotFound:
+    except amqp.NotFound as error:
+        require_missing(error)
         return None
     own.close()
     return found
+
+
+def require_missing(error: amqp.NotFound) -> None:
+    """Raise the error unless it says that there is no such queue.
+
+    RabbitMQ answers 404 as well for a queue whose node is down, or that has crashed (`rabbit_amqqueue:absent`): it may
+    hold messages.
+
+    Raises:
+        amqp.NotFound: it is such a queue.
+    """
+    if "no queue" not in str(error):
+        raise error
 
 
 def without_counts(message: Message) -> Message:

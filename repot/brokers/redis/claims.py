@@ -93,14 +93,14 @@ end
 return found
 """
 
-#: KEYS: the index, the hash, a list. ARGV: a tag, the lease that has to be over or '', the element, RPUSH or LPUSH.
-#: Returns 1, or 0 if the claim does not exist, or was renewed meanwhile.
+#: KEYS: the index, the hash, a list. ARGV: a tag, the lease that has to be over or '', the element, RPUSH or LPUSH,
+#: whether a full Redis is to do it or ''. Returns 1, or 0 if the claim does not exist, or was renewed meanwhile.
 _PUT_BACK = f"""{_NOW}
 local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if not score or redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then return 0 end
 if ARGV[2] ~= '' and tonumber(score) > now() - ARGV[2] then return 0 end
--- a full Redis takes back what died, and not what a worker returns, which would take it again at once
-if ARGV[2] ~= '' then redis.call('HDEL', KEYS[2], '') end
+-- a full Redis takes back what died or cannot be read, and not what a worker returns, which would take it again at once
+if ARGV[5] ~= '' then redis.call('HDEL', KEYS[2], '') end
 redis.call(ARGV[4], KEYS[3], ARGV[3])
 redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('HDEL', KEYS[2], ARGV[1])
@@ -171,6 +171,7 @@ class Claims:
         self.worker, self._owner, self._numbers = worker, os.urandom(6).hex(), count(1)
         # an answer that does not come leaves time for another renewal, by a new connection
         self._server, self._background = (_Server(make_pool(), self.interval_s) for _ in range(2))
+        self._at: object = None
         #: When each was last known to exist, by this process' clock.
         self._held: dict[str, float] = {}
         #: Those of them whose tasks have begun in a thread of this process.
@@ -180,6 +181,13 @@ class Claims:
         self._renewer = Renewer()
         self._recovery, self._consumers = _Recovery(self), 0
         self._not_returned: set[str] = set()
+
+    def follow(self, server: object, make_pool: Callable[[], Any]) -> None:
+        """Go on at another server of a failover list, which has the claims of the one before; `server` names it."""
+        with self._changing:
+            if self._at not in (None, server):
+                self._server, self._background = (_Server(make_pool(), self.interval_s) for _ in range(2))
+            self._at = server
 
     def consume(self) -> None:
         """Look for claims that have run out from now on, in the background: a worker may be busy with its task."""
@@ -297,7 +305,7 @@ class Claims:
         self._let_go(tag)
         value: Any = server.client.hget(self.hash, tag)
         if value is not None:
-            self._put(server, tag, self._unreadable, _text(value), "LPUSH")
+            self._put(server, tag, self._unreadable, _text(value), "LPUSH", when_full=True)
             log.error(
                 "a message cannot be read (%s), and was moved to the list %r: LRANGE shows it",
                 problem,
@@ -385,10 +393,7 @@ class Claims:
         if claim is None or not value:
             return 0
         try:
-            done = self._restore(self._background, tag, value, "RPUSH", claim)
-        except ValueError as error:
-            self._set_aside(self._background, tag, error)
-            return 0
+            done = self._restore_or_set_aside(tag, value, claim)
         except redis.ResponseError as error:
             # of this one alone, as where the key of its queue has another type: the others are not left for it
             if tag not in self._not_returned:
@@ -409,6 +414,13 @@ class Claims:
             )
         return done
 
+    def _restore_or_set_aside(self, tag: str, value: str, lapsed: Claim) -> int:
+        try:
+            return self._restore(self._background, tag, value, "RPUSH", lapsed)
+        except ValueError as error:
+            self._set_aside(self._background, tag, error)
+            return 0
+
     def _restore(self, server: _Server, tag: str, value: str, push: str, lapsed: Claim | None = None) -> int:
         _, _, queue = json.loads(value)
         try:
@@ -417,10 +429,19 @@ class Claims:
             # JSON, and not as kombu writes it: another program's, without a place for the mark
             element = value[1 : -len(tails_of([queue])[0])]
         name = list_for(read_element(element)[0], queue, self.keys)
-        return self._put(server, tag, name, element, push, f"{lapsed.lease_s:g}" if lapsed else "")
+        lease = f"{lapsed.lease_s:g}" if lapsed else ""
+        return self._put(server, tag, name, element, push, lease=lease, when_full=lapsed is not None)
 
-    def _put(self, server: _Server, tag: str, name: str, element: str, push: str, lease: str = "") -> int:
-        arguments: list[Any] = [tag, lease, element.encode(errors="surrogateescape"), push]
+    def _put(
+        self, server: _Server, tag: str, name: str, element: str, push: str, *, when_full: bool, lease: str = ""
+    ) -> int:
+        arguments: list[Any] = [
+            tag,
+            lease,
+            element.encode(errors="surrogateescape"),
+            push,
+            "when full" if when_full else "",
+        ]
         return int(server.put_back(keys=[self.index, self.hash, name], args=arguments))
 
 

@@ -377,8 +377,12 @@ class _Channel(ClaimingChannel):
             channel: Any = self
             server = channel.connection.client
             keys = {name: getattr(self, name) for name in _KEY_OPTIONS}
-            place = (server.hostname, server.port, server.virtual_host, server.userid, self.claim_lease, repr(keys))
+            here = (server.hostname, server.port, server.virtual_host, server.userid)
+            # of a failover list any server may be the primary, and has what the one before had
+            servers = tuple(server.alt or ())
+            place = (servers if len(servers) > 1 else here, self.claim_lease, repr(keys))
             self._claims = _PROCESS.at(place, lambda: self._make_claims(keys))
+            self._claims.follow(here, self.lasting_pool)
         return self._claims
 
     def is_claimed(self, tag: str) -> bool:
