@@ -118,7 +118,6 @@ class DatabaseJobStore:
             if stored.status == Status.ACCEPTED:
                 stored.error_type, stored.error = described(error)
                 rows.close(stored, scope, Status.UNSENT)
-                rows.free_key(stored.key, stored.id)
             return rows.reply(stored.status, stored)
 
         return self._transact(tenant, act)

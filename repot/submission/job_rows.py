@@ -142,7 +142,9 @@ class JobRows:
         self.put_scope(scope)
 
     def close(self, job: StoredJob, scope: StoredScope, status: str) -> None:
-        """End a job, and write it; free its scope if the job holds it."""
+        """End a job, and write it; free its scope if the job holds it, and its key if nothing has sent the job."""
+        if job.status == Status.ACCEPTED and status in (Status.LOST, Status.UNSENT):
+            self.free_key(job.key, job.id)
         if scope.job == job.id:
             scope.job = ""
         self.put_scope(scope)

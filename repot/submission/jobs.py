@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -128,8 +129,10 @@ class Jobs:
     def _submit(self, arguments: Mapping[str, Any], tenant: str, owner: str, idempotency_key: str) -> Accepted:
         submission = replace(self._submission(arguments, tenant, idempotency_key), submitter=_owner(owner))
         reply = self._claim(submission)
-        if reply.result == SubmitResult.REPEATED and reply.job and reply.job.status is Status.ACCEPTED:
-            submission = self._after_sending(submission, reply.job)
+        until = monotonic() + _SENT_WITHIN_S
+        # another one may take the key each time that the job before it could not be sent
+        while reply.result == SubmitResult.REPEATED and reply.job and reply.job.status is Status.ACCEPTED:
+            submission = self._after_sending(submission, reply.job, until - monotonic())
             reply = self._claim(submission)
         assert reply.job is not None
         if reply.result == SubmitResult.REPEATED:
@@ -231,13 +234,13 @@ class Jobs:
             message = f"the arguments do not fit {self._task}: {error}"
             raise InvalidIdempotencyKey(message) from error
 
-    def _after_sending(self, submission: Submission, first: Job) -> Submission:
+    def _after_sending(self, submission: Submission, first: Job, within_s: float) -> Submission:
         """Wait until the first submission with the same key is sent or has failed; return a submission to try again.
 
         Otherwise the caller could get a job that is never sent.
 
         Raises:
-            ScopeConflict: the first one is still being sent after 5 s.
+            ScopeConflict: the first one is still being sent after that time.
         """
 
         def is_sent() -> bool:
@@ -245,7 +248,7 @@ class Jobs:
             return found is None or found.status is not Status.ACCEPTED
 
         try:
-            wait_until(is_sent, within_s=_SENT_WITHIN_S, what="the first submission is sent")
+            wait_until(is_sent, within_s=max(within_s, 0), what="the first submission is sent")
         except DeadlineExceeded as error:
             raise self._conflict(first) from error
         return replace(submission, id=str(uuid4()))
@@ -273,8 +276,8 @@ class Jobs:
         # kombu raises AttributeError after a reset connection to Redis
         except Exception as error:
             stored = self._undo(submission, error)
-            if stored and stored.status in _STARTED:
-                # the message arrived, but its confirmation did not
+            if stored and (stored.attempts or stored.status in _STARTED):
+                # the message arrived, but its confirmation did not; the run may wait for its next attempt
                 return stored
             message = f"the broker did not accept job {submission.id}: {masked(str(error))}"
             raise SubmissionFailed(message, hint="Its scope is free again; submit it again.") from error
@@ -327,12 +330,22 @@ class Jobs:
         if stored and not stored.attempts and stored.status in (Status.LOST, Status.SUPERSEDED):
             took = f"longer than {self._publish_lease_s:g} s"
             message = f"sending job {submission.id} took {took}, and it holds its scope no longer"
+            self._prevent(submission)
             raise SubmissionFailed(
-                message,
-                hint="Its message does not run while another job holds the scope. "
-                "Raise `publish_lease_s`, or check the broker's speed.",
+                message, hint="Its message does not run. Raise `publish_lease_s`, or check the broker's speed."
             )
         return stored or job
+
+    def _prevent(self, submission: Submission) -> None:
+        """Cancel a job that its caller takes for refused, though its message is on the broker."""
+
+        def cancel() -> None:
+            self._store.cancel(submission.tenant, submission.id)
+
+        try:
+            cancel()
+        except RepotError:
+            self._renewer.send_later(cancel, _RESEND_S)
 
     def _revoke(self, job: str) -> bool:
         try:

@@ -22,6 +22,10 @@ _OWN = {
 }
 
 
+#: What any JSON has.
+_PLAIN = (str, int, float, bool, type(None))
+
+
 class JsonFormatter(logging.Formatter):
     """Writes time, level, logger, text, task, trace, and the fields that a record was given as `extra`."""
 
@@ -42,7 +46,12 @@ class JsonFormatter(logging.Formatter):
             record.exc_text = self.formatException(record.exc_info)
         if record.exc_text:
             line["exception"] = record.exc_text
-        return json.dumps(line, default=str, ensure_ascii=False)
+        try:
+            return json.dumps(line, default=str, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError):
+            # a mapping with keys that JSON cannot have, or that holds itself: the line must not be lost for it
+            plain = {name: value if isinstance(value, _PLAIN) else str(value) for name, value in line.items()}
+            return json.dumps(plain, ensure_ascii=False)
 
 
 def _told(record: logging.LogRecord) -> dict[str, str]:

@@ -205,6 +205,27 @@ def test_the_key_of_a_submitter_that_died_is_free_when_its_lease_has_expired(sto
     assert store.submit(submission(key="k")).result == "accepted"
 
 
+@pytest.mark.parametrize("found_by", ["another job", "its own submitter", "an operator"])
+def test_the_key_of_a_job_that_nothing_has_sent_is_free_whoever_finds_it_lost(store: JobStore, found_by: str) -> None:
+    """Its retry got the lost job, with 202, and the work was never done."""
+    first, other = submission(key="k", lease_s=SOON_S), submission()
+    store.submit(first)
+    lost(store, first.id)
+    if found_by == "an operator":
+        assert [one.scope for one in store.reap(TENANT)] == [first.scope]
+    else:
+        store.submit(other)
+        if found_by == "its own submitter":
+            assert store.undo(TENANT, first.id, OSError()).result == Status.LOST.value
+        assert store.submit(submission(key="k")).result == "conflict"
+        store.cancel(TENANT, other.id)
+    again = submission(key="k")
+    assert store.submit(again).result == "accepted"
+    # and names that one from now on
+    assert (found := store.submit(submission(key="k"))).job
+    assert (found.result, found.job.id) == ("repeated", again.id)
+
+
 # What frees a scope
 
 

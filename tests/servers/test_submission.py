@@ -6,14 +6,15 @@ import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Event
+from itertools import count
+from threading import Event, get_ident
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 from celery import Celery
 from celery.exceptions import TaskRevokedError
-from celery.signals import after_task_publish
+from celery.signals import after_task_publish, before_task_publish
 from kombu import Connection
 
 from repot.chaos.instruments.journal import DELIVERED, ENDED
@@ -23,6 +24,7 @@ from repot.errors import InvalidIdempotencyKey, JobEnded, JobNotFound, ScopeConf
 from repot.submission import Jobs, Status
 from repot.submission import jobs as jobs_module
 from repot.submission.job_store import JobAttempt, digest
+from repot.submission.job_task import HEADER
 from repot.submission.redis_job_store import RedisJobStore
 from repot.submission.scope import scope_of
 from repot.submission.stores import open_job_store
@@ -411,10 +413,13 @@ def test_a_job_that_takes_longer_to_send_than_its_scope_is_held_says_so(
     with heard(after_task_publish, is_slow), pytest.raises(SubmissionFailed, match="took longer than 1 s") as failed:
         ours.submit()
     slow, after = found
-    assert "does not run while another job holds the scope" in failed.value.hint
+    assert "Its message does not run" in failed.value.hint
     assert after.id == ours.jobs.get(slow.id).successor
     ours.shop.start(1)
     ours.await_status(after.id, Status.SUCCEEDED)
+    # its message is behind neither of these, and its scope is free
+    ours.await_status(ours.submit().id, Status.SUCCEEDED)
+    assert (ours.effects, ours.jobs.get(slow.id).status) == (2, Status.CANCELLED)
 
 
 def test_a_submitter_killed_before_it_publishes_frees_the_scope(shop: Shop) -> None:
@@ -507,6 +512,59 @@ def test_a_second_submission_with_one_key_does_not_get_a_job_that_is_never_sent(
         accepted = later.result()
     assert (accepted.repeated, accepted.job.status) == (False, Status.QUEUED)
     proxy.delete()
+
+
+def test_no_submission_with_one_key_gets_a_job_that_is_never_sent_however_many_there_are(
+    redis: Server, opened: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third waits for the second as well, which has the key when the first could not be sent."""
+    ours = desk(opened(redis, redis, broker_url=f"redis://127.0.0.1:{free_port()}/0"))
+    store, claims, looks, published = ours.jobs._store, count(), set[int](), count()
+    assert isinstance(store, RedisJobStore)
+    claim, look = store.submit, store.get
+    claimed: list[int] = []
+
+    def counted(submission: Any) -> Any:
+        try:
+            return claim(submission)
+        finally:
+            claimed.append(next(claims))
+
+    def noted(tenant: str, job: str) -> Job | None:
+        looks.add(get_ident())
+        return look(tenant, job)
+
+    monkeypatch.setattr(store, "submit", counted)
+    monkeypatch.setattr(store, "get", noted)
+
+    def waits(**_: Any) -> None:
+        number = next(published)
+        if number == 0:
+            wait_until(lambda: len(looks) == 2, within_s=20, what="two wait for the first")
+        if number == 1:
+            wait_until(lambda: len(claimed) == 5, within_s=20, what="the third has seen the second's job")
+
+    with heard(before_task_publish, waits), ThreadPoolExecutor(3) as threads:
+        answers = [threads.submit(ours.jobs.submit, {"project": ours.project}, idempotency_key="k") for _ in range(3)]
+        assert [type(one.exception(60)) for one in answers] == [SubmissionFailed] * 3
+
+
+def test_a_job_that_is_retried_before_its_submission_fails_was_sent(
+    redis: Server, leases: Server | PrivateDatabase, opened: Callable[..., Shop]
+) -> None:
+    """The confirmation is lost; the run waits for its next attempt, and its caller must not hear that nothing runs."""
+    ours = desk(opened(redis, redis, leases=leases, broker_url=f"redis://127.0.0.1:{free_port()}/0"))
+    store = ours.jobs._store
+
+    def arrives(headers: dict[str, Any], **_: Any) -> None:
+        found = headers[HEADER]
+        attempt = JobAttempt(headers["id"], found["tenant"], found["scope"], "a worker")
+        store.start(attempt, "jobs.render", LEASE_S)
+        store.finish(attempt, Status.QUEUED, hold_s=LEASE_S)
+
+    with heard(before_task_publish, arrives):
+        job = ours.submit()
+    assert (job.status, job.attempts) == (Status.QUEUED, 1)
 
 
 def test_a_store_that_is_away_accepts_nothing(server: Server, redis: Server, opened: Callable[..., Shop]) -> None:

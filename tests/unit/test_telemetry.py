@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from opentelemetry import propagate, trace
@@ -124,6 +125,15 @@ def test_a_record_is_a_line_of_json_with_what_it_was_given(monkeypatch: pytest.M
     }.items() <= told.items()
     assert "\nValueError: invalid literal" in told["exception"]
     assert "task_id" not in told
+
+
+def test_a_record_with_what_json_cannot_have_is_a_line_all_the_same() -> None:
+    """The line was lost, an error's traceback with it."""
+    itself: dict[str, Any] = {}
+    itself["again"] = itself
+    record = logging.makeLogRecord({"msg": "totals", "by": {("a", 1): 2}, "itself": itself, "number": 3})
+    found = json.loads(JsonFormatter().format(record))
+    assert (found["message"], found["by"], found["number"]) == ("totals", "{('a', 1): 2}", 3)
 
 
 def test_a_handler_that_was_there_writes_json() -> None:

@@ -80,8 +80,15 @@ local function extend_lease(id, scope, lease, retention)
   redis.call('HSET', record_of(id), 'expires_at', now + lease, 'updated_at', now)
 end
 
--- Ends a job; clears the index only if it names this job. Does not create a missing record.
+-- Ends a job; clears the index only if it names this job, and its key if nothing has sent the job. Does not create a
+-- missing record.
 local function close(id, scope, status, retention)
+  local found = load_job(id)
+  if found.status == 'accepted' and (status == 'lost' or status == 'unsent') and found.key ~= '' then
+    if text_of(base .. ':key:' .. found.key) == id then
+      redis.call('DEL', base .. ':key:' .. found.key)
+    end
+  end
   if text_of(index_of(scope)) == id then
     redis.call('DEL', index_of(scope))
   end

@@ -5,8 +5,5 @@ local found = load_job(id)
 if found.status == 'accepted' then
   close(id, found.scope, 'unsent', ARGV[4])
   redis.call('HSET', record_of(id), 'error_type', ARGV[2], 'error', ARGV[3])
-  if found.key ~= '' and text_of(base .. ':key:' .. found.key) == id then
-    redis.call('DEL', base .. ':key:' .. found.key)
-  end
 end
 return reply(load_job(id).status, id)
