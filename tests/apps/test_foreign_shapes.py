@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import sysconfig
 import textwrap
 import venv
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from repot.config import inherited_environment
+from support import forked
+
+if TYPE_CHECKING:
+    import subprocess
 
 
 def write(directory: Path, **files: str) -> None:
@@ -26,7 +29,7 @@ def write(directory: Path, **files: str) -> None:
 
 def doctor(directory: Path, *arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     """Run the command as a process of its own, from a directory."""
-    return subprocess.run(
+    return forked.run(
         [python, "-m", "repot", "doctor", *arguments],
         cwd=directory,
         env=inherited_environment(without=("WORKER_", "CELERY_", "DJANGO_", "PYTHON")),
@@ -81,6 +84,7 @@ DJANGO = {
 }
 
 
+@pytest.mark.real_start
 @pytest.mark.parametrize("options", [(), ("--python", sys.executable)], ids=["here", "from outside"])
 def test_tasks_are_imported_before_the_application_is_finalized(tmp_path: Path, options: tuple[str, ...]) -> None:
     write(tmp_path / "shop", **DJANGO)

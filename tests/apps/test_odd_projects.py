@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from jsonschema import Draft4Validator, FormatChecker
@@ -20,7 +20,11 @@ from repot.doctor.static_analysis import SourceFacts
 from repot.doctor.static_analysis import read as read_source
 from repot.errors import ConfigInvalid
 from repot.upstream import collector
+from support import forked
 from support.judging import GOOD_RABBITMQ, facts, judge, redis
+
+if TYPE_CHECKING:
+    import subprocess
 
 PLANTED = "pl4nted-s3cret"
 APP = """
@@ -40,7 +44,7 @@ def read(directory: Path) -> SourceFacts:
 
 
 def doctor(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forked.run(
         [sys.executable, "-m", "repot", "doctor", "-A", "shop", *arguments],
         cwd=directory,
         env=inherited_environment(without=("WORKER_", "CELERY_")),

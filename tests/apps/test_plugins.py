@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from repot.config import inherited_environment
+from support import forked
+
+if TYPE_CHECKING:
+    import subprocess
 
 RULES = """
 from repot.doctor import WARNING, Facts, Finding, rule
@@ -40,7 +44,7 @@ def installed(directory: Path, rules: str) -> Path:
 
 
 def repot(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forked.run(
         [sys.executable, "-m", "repot", "doctor", *arguments],
         cwd=directory,
         env=inherited_environment(without=("WORKER_", "CELERY_")) | {"PYTHONPATH": str(directory)},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -17,9 +16,11 @@ from repot.brokers import open_broker
 from repot.config import BrokerUrl, inherited_environment
 from repot.errors import DepthUnknown
 from repot.waiting import wait_until
+from support import forked
 from support.schemas import check
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
     from repot.testbed import Server
@@ -74,7 +75,7 @@ def command(directory: Path, *words: str, **variables: str) -> subprocess.Comple
     environment = inherited_environment(without=("WORKER_", "CELERY_"))
     environment |= {"TMPDIR": str(directory), "HOME": str(directory), **variables}
     line = [sys.executable, "-m", "repot", "chaos", *words]
-    return subprocess.run(line, env=environment, cwd=directory, capture_output=True, text=True, check=False)
+    return forked.run(line, env=environment, cwd=directory, capture_output=True, text=True)
 
 
 class Load:

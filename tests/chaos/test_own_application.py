@@ -13,6 +13,7 @@ import psutil
 import pytest
 from redis import Redis
 
+from support import forked
 from support.schemas import check
 from support.shared_rabbitmq import ask, vhost_of
 
@@ -123,7 +124,7 @@ def run(directory: Path, *arguments: str, **variables: str) -> subprocess.Comple
     """Run `repot chaos run`."""
     environment = {"PATH": os.environ["PATH"], "TMPDIR": str(directory), "HOME": str(directory), **variables}
     command = [sys.executable, "-m", "repot", "chaos", "run", *arguments]
-    return subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, check=False)
+    return forked.run(command, env=environment, cwd=directory, capture_output=True, text=True)
 
 
 def tasks_under_test(found: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:

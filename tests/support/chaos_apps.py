@@ -7,13 +7,14 @@ has a queue for payments and one for mails, by `task_routes`.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 from repot.config import inherited_environment
+from support import forked
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 _LEDGER = """
@@ -268,7 +269,7 @@ def run(
         sys.executable, "-m", "repot", "chaos", "run", scenario, "--app", f"{app}:app", "--task", task,
         "--profile", profile, "--json", *options,
     ]  # fmt: skip
-    return Run(subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, check=False))
+    return Run(forked.run(command, env=environment, cwd=directory, capture_output=True, text=True))
 
 
 class Run:

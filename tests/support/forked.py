@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _PROGRAM = fork_server.__file__
-_SCRIPTS = {"celery", "repot"}
+_HERE = os.path.dirname(sys.executable)  # noqa: PTH120
+_OWN_SCRIPTS = {os.path.join(_HERE, name) for name in ("celery", "repot")}  # noqa: PTH118
 #: Variables of the interpreter that a forked process follows; any other needs an interpreter of its own.
 _FOLLOWED = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"}
 #: Pools that patch the interpreter before anything is imported.
@@ -65,17 +66,14 @@ class _ForkServer:
         self._process.wait()
 
     def can_run(self, command: Sequence[str], environment: Mapping[str, str], directory: str) -> bool:
-        """Return whether a forked process would do what a new interpreter does."""
+        """Return whether a forked process would do what a new interpreter does; of a program of this interpreter."""
         program, *rest = map(os.fspath, command)
-        here = os.path.dirname(sys.executable)  # noqa: PTH120
-        if program == sys.executable:
-            if not rest or (rest[0].startswith("-") and rest[0] not in {"-m", "-c"}):
-                return False
-            first = directory if rest[0] in {"-m", "-c"} else os.path.dirname(os.path.join(directory, rest[0]))  # noqa: PTH118, PTH120
-        elif program in {os.path.join(here, name) for name in _SCRIPTS}:  # noqa: PTH118
-            first = here
-        else:
+        if program in _OWN_SCRIPTS:
+            first = _HERE
+        elif not rest or (rest[0].startswith("-") and rest[0] not in {"-m", "-c"}):
             return False
+        else:
+            first = directory if rest[0] in {"-m", "-c"} else os.path.dirname(os.path.join(directory, rest[0]))  # noqa: PTH118, PTH120
         if any(name in word for name in _PATCHING for word in rest):
             return False
         ruling = {name: value for name, value in environment.items() if name.startswith("PYTHON")}
@@ -227,7 +225,9 @@ def run(
 
 
 def _can_fork(command: Sequence[str], environment: Mapping[str, str], directory: Path | str | None) -> bool:
-    return _Switch.forks and _server().can_run(command, environment, os.fspath(directory or Path.cwd()))
+    # a server of another kind starts no process that forks
+    is_own = os.fspath(command[0]) in {sys.executable, *_OWN_SCRIPTS}
+    return is_own and _Switch.forks and _server().can_run(command, environment, os.fspath(directory or Path.cwd()))
 
 
 _start_reaper = reaped.start_reaper
