@@ -90,13 +90,14 @@ def _of(
     *needs: str,
     beside: Sequence[str] = (),
     before: Sequence[Command] = (),
+    processes: str = PROCESSES_BESIDE_OTHERS,
 ) -> Group:
-    """Return the group of tests with servers of this name.
+    """Return the group of tests with servers of this name; each process costs its imports, and servers of its own.
 
     `needs` are parts of `scripts/setup`, `beside` environments whose workers or applications the tests use.
     """
     parts = (*(("scripts/setup", one) for one in needs), *(("scripts/environment", one) for one in beside))
-    return Group(name, about, (*before, _pytest(name)), parts)
+    return Group(name, about, (*before, _pytest(name, processes=processes)), parts)
 
 
 def _unit_on(name: str) -> Group:
@@ -241,9 +242,10 @@ CAMPAIGN = (
     Group("mutants", "a sixth of the planted defects, each of which must turn tests red", (
         _run(PYTHON, "-m", "mutants", "--every", "6"),
     )),
-    _of("mariadb", "the stores on MariaDB", "mariadb"),
-    _of("wheel", "sdist and wheel, tried in an empty environment"),
-    _of("valkey", "the stores on Valkey, where one is installed"),
+    _of("mariadb", "the stores on MariaDB", "mariadb", processes="2"),
+    # they are built once by each process
+    _of("wheel", "sdist and wheel, tried in an empty environment", processes="1"),
+    _of("valkey", "the stores on Valkey, where one is installed", processes="2"),
     Group("site", "the docs site: every page in its place, no broken link", (
         _run("mkdocs", "build", "--strict"),
     )),
