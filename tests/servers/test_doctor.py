@@ -508,10 +508,7 @@ def test_a_queue_that_is_adopted_late(admin: Admin, redis: Server, tmp_path: Pat
     assert "Queue('other', queue_arguments={'x-queue-type': 'quorum'})" in one.fix
     assert findings(adopting(admin, "celery", broker_url=today, **kept), "RPT604") == []
     declare(adopting(admin, "celery", **kept))
-    assert (
-        """rabbitmqctl set_policy other '^other$' '{"dead-letter-exchange": "", "dead-letter-routing-key": "other.d"""
-        in one.fix
-    )
+    assert f'rabbitmqctl set_policy -p {admin.vhost} other \'^other$\' \'{{"dead-letter-exchange": "",' in one.fix
     admin.policy("other", "^other$", {"dead-letter-exchange": "", "dead-letter-routing-key": "other.dead"})
     assert findings(adopting(admin, "celery", broker_url=today, **kept), "RPT205") == []
 
