@@ -177,6 +177,9 @@ def test_a_redis(redis: Server) -> None:
     with redis_server("--maxmemory", "1gb", "--maxmemory-policy", "volatile-ttl") as store:
         found = found_in(store.url, broker=redis.url)
         assert_found({"RPT901": "maxmemory-policy is volatile-ttl", "RPT902": "appendonly is no"}, found)
+        # queues do not expire, so RPT701 is silent about it
+        assert_found({"RPT901": "maxmemory-policy is volatile-ttl"}, found_in(store.url, broker=store.url))
+    with redis_server("--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru") as store:
         assert found_in(store.url, broker=store.url) == {}
     with redis_server("--appendonly", "yes") as store:
         assert found_in(store.url, broker=redis.url) == {}
