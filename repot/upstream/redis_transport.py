@@ -438,13 +438,13 @@ class ClaimingChannel:
             source.ask_again()
 
     def drop_notices(self) -> bool:
-        """Read what Redis tells of while nothing is asked; return False if something is.
+        """Read what Redis tells of while nothing is asked; return False if something is, by a claim or by BRPOP.
 
         A channel that has all messages it may hold asks for none, and Redis still tells of lists that have a new one.
         kombu takes that for the end of an idle link, or for an answer, or leaves it unread while it looks all the time.
         """
         channel: Any = self
-        if self._source is None or self._source.is_asking:
+        if self._source is None or channel._in_poll:
             return False
         connection = channel.client.connection
         try:

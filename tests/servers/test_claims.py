@@ -572,6 +572,22 @@ def test_a_queue_that_needs_no_ack_may_be_added(redis: Server, queue: str) -> No
         assert _client(redis).hlen("unacked") == 0
 
 
+def test_a_channel_with_both_kinds_of_consumers_gets_what_brpop_answers(redis: Server, queue: str) -> None:
+    """It has claimed before: an answer that comes while it claims nothing is no notice that may be dropped."""
+    other = f"other-{queue}"
+    _send(redis, queue, "first")
+    with _taker(redis, [queue]) as taker:
+        taker.take().ack()
+        Consumer(taker.channel, [Queue(other, routing_key=other)], on_message=taker.taken.append, no_ack=True).consume()
+        # the claim that is on its way may take the first of these
+        for name in (queue, other, queue):
+            _send(redis, name, f"of {name}")
+            message = taker.take(within_s=20)
+            assert message.payload == f"of {name}"
+            if name == queue:
+                message.ack()
+
+
 def test_a_channel_with_both_kinds_of_consumers_loses_nothing_when_it_closes(redis: Server, queue: str) -> None:
     other = f"other-{queue}"
     _send(redis, queue, "first")
