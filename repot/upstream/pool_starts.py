@@ -64,9 +64,8 @@ def ask_before_start(pool: Any, may_start: Callable[[Any], bool]) -> None:
     apply = pool.on_apply
 
     def on_apply(target: Any, args: Any, kwargs: Any, *, callback: Any, accept_callback: Any, **more: Any) -> Any:
-        request = getattr(accept_callback, "__self__", None)
-        if not isinstance(request, Request):
-            # of an application's own, as of celery-batches
+        request = _request_of(accept_callback)
+        if request is None:
             return apply(target, args, kwargs, callback=callback, accept_callback=accept_callback, **more)
         starts = []
 
@@ -97,8 +96,8 @@ def ask_before_handing_over(pool: Any, may_start: Callable[[Any], bool]) -> None
     apply = pool.on_apply
 
     def on_apply(*arguments: Any, accept_callback: Any = None, **more: Any) -> Any:
-        request = getattr(accept_callback, "__self__", None)
-        if isinstance(request, Request) and not may_start(request):
+        request = _request_of(accept_callback)
+        if request is not None and not may_start(request):
             _forget(request)
             # so Celery frees the place of the process that was taken for it
             message = f"the message of {request.id} was handed out again"
@@ -106,6 +105,12 @@ def ask_before_handing_over(pool: Any, may_start: Callable[[Any], bool]) -> None
         return apply(*arguments, accept_callback=accept_callback, **more)
 
     pool.on_apply = on_apply
+
+
+def _request_of(accept_callback: Any) -> Any:
+    """Return the request whose method Celery gives to a pool; None for an application's own, as of celery-batches."""
+    request = getattr(accept_callback, "__self__", None)
+    return request if isinstance(request, Request) else None
 
 
 def _forget(request: Any) -> None:

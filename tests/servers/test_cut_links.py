@@ -16,8 +16,9 @@ from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from repot.testbed import Server
+    from repot.testbed import ReapedProcess, Server
     from support.shop import Shop
 
 SHOP = {
@@ -27,8 +28,8 @@ SHOP = {
     "dead_letter_queue": "",
     "redis_claim_lease": 4,
 }
-#: Messages that a worker with one thread has reserved, and not begun.
-_RESERVED = 4
+#: What a worker with one process or thread has reserved, and not begun.
+RESERVED = [f"reserved {number}" for number in range(4)]
 
 
 @pytest.fixture
@@ -55,6 +56,18 @@ def cut_all(client: Redis) -> None:
                 client.client_kill_filter(_id=one["id"])
 
 
+def fill(shop: Shop, worker: ReapedProcess) -> tuple[Path, Path]:
+    """Let a worker with one process or thread run a task, and reserve the others; the files that end the two kinds."""
+    first, done = shop.file(), shop.file()
+    done.touch()
+    shop.send("hold", "first", str(first))
+    shop.await_effects("begun first")
+    for value in RESERVED:
+        shop.send("hold", value, str(done))
+    wait_until(lambda: worker.log_tail(100).count("] received") > len(RESERVED), within_s=60, what="all are delivered")
+    return first, done
+
+
 @pytest.mark.parametrize("server", ["redis", "rabbitmq"], indirect=True)
 def test_threads_begin_nothing_that_was_given_back_with_its_link(
     server: Server, redis: Server, link: Proxy, opened: Callable[..., Shop]
@@ -62,25 +75,18 @@ def test_threads_begin_nothing_that_was_given_back_with_its_link(
     """Celery leaves it in the queue of the pool, so it ran there and where it was delivered again."""
     shop = opened(server, redis)
     cut = shop.start(1, "--pool", "threads", broker_url=server.url_at(link.port))
-    first, done = shop.file(), shop.file()
-    done.touch()
-    shop.send("hold", "first", str(first))
-    shop.await_effects("begun first")
-    reserved = [f"reserved {number}" for number in range(_RESERVED)]
-    for value in reserved:
-        shop.send("hold", value, str(done))
-    wait_until(lambda: cut.log_tail(100).count("] received") > _RESERVED, within_s=60, what="all are delivered")
+    first, done = fill(shop, cut)
     # RabbitMQ delivers to it also what runs
     second = shop.start(2, "--pool", "threads")
     with link.closed():
-        for value in reserved:
+        for value in RESERVED:
             shop.await_effects(value, within_s=60)
         first.touch()
         shop.await_effects("first", within_s=60)
         second.stop()
     # by the first worker, behind all that its thread had before
     shop.get(shop.send("hold", "last", str(done)), within_s=60)
-    assert [len(shop.effects(f"begun {value}")) for value in reserved] == [1] * _RESERVED
+    assert [len(shop.effects(f"begun {value}")) for value in RESERVED] == [1] * len(RESERVED)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
@@ -90,24 +96,17 @@ def test_a_worker_that_was_frozen_begins_nothing_that_was_handed_out_again(
     """What waits in it, behind the one task that it runs, has run elsewhere when it wakes."""
     shop = opened(own, own)
     frozen = shop.start(1, "--pool", pool)
-    first, done = shop.file(), shop.file()
-    done.touch()
-    shop.send("hold", "first", str(first))
-    shop.await_effects("begun first")
-    reserved = [f"reserved {number}" for number in range(_RESERVED)]
-    for value in reserved:
-        shop.send("hold", value, str(done))
-    wait_until(lambda: frozen.log_tail(100).count("] received") > _RESERVED, within_s=60, what="all are delivered")
+    first, done = fill(shop, frozen)
     os.kill(frozen.pid, signal.SIGSTOP)
     first.touch()
     second = shop.start(1)
-    for value in reserved:
+    for value in RESERVED:
         shop.await_effects(value, within_s=60)
     second.stop()
     os.kill(frozen.pid, signal.SIGCONT)
     # behind all that it had before
     shop.get(shop.send("hold", "last", str(done)), within_s=60)
-    assert [len(shop.effects(f"begun {value}")) for value in reserved] == [1] * _RESERVED
+    assert [len(shop.effects(f"begun {value}")) for value in RESERVED] == [1] * len(RESERVED)
 
 
 def test_a_running_task_that_its_pool_cannot_cancel_is_not_given_back(own: Server, opened: Callable[..., Shop]) -> None:

@@ -169,8 +169,7 @@ class Claims:
         self._unreadable, self._scan = f"{self.hash}_unreadable", f"{self.hash}_recovery"
         self._scans_since = f"{self._scan}:since"
         self.worker, self._owner, self._numbers = worker, os.urandom(6).hex(), count(1)
-        # an answer that does not come leaves time for another renewal, by a new connection
-        self._server, self._background = (_Server(make_pool(), self.interval_s) for _ in range(2))
+        self._connect(make_pool)
         self._at: object = None
         #: When each was last known to exist, by this process' clock.
         self._held: dict[str, float] = {}
@@ -182,11 +181,15 @@ class Claims:
         self._recovery, self._consumers = _Recovery(self), 0
         self._not_returned: set[str] = set()
 
+    def _connect(self, make_pool: Callable[[], Any]) -> None:
+        # an answer that does not come leaves time for another renewal, by a new connection
+        self._server, self._background = (_Server(make_pool(), self.interval_s) for _ in range(2))
+
     def follow(self, server: object, make_pool: Callable[[], Any]) -> None:
         """Go on at another server of a failover list, which has the claims of the one before; `server` names it."""
         with self._changing:
             if self._at not in (None, server):
-                self._server, self._background = (_Server(make_pool(), self.interval_s) for _ in range(2))
+                self._connect(make_pool)
             self._at = server
 
     def consume(self) -> None:
@@ -435,13 +438,8 @@ class Claims:
     def _put(
         self, server: _Server, tag: str, name: str, element: str, push: str, *, when_full: bool, lease: str = ""
     ) -> int:
-        arguments: list[Any] = [
-            tag,
-            lease,
-            element.encode(errors="surrogateescape"),
-            push,
-            "when full" if when_full else "",
-        ]
+        stored = element.encode(errors="surrogateescape")
+        arguments: list[Any] = [tag, lease, stored, push, "when full" if when_full else ""]
         return int(server.put_back(keys=[self.index, self.hash, name], args=arguments))
 
 

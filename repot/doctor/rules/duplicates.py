@@ -10,7 +10,7 @@ from repot.config.capabilities import capabilities_of
 from repot.doctor.durations import seconds
 from repot.doctor.facts import CONSUMER_TIMEOUT_S
 from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, rule
-from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC, policy
+from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC, policy, vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,16 +48,13 @@ _RABBITMQ_4_3 = (4, 3)
 _STORES = "@app.task(ignore_result=False)  # or waive it, if a second run does no harm"
 
 
-def _consumer_timeout_of(
-    timeout_s: int,
-    by_policy: str = """rabbitmqctl set_policy celery '^celery$' '{"consumer-timeout": 7200000}' --apply-to queues""",
-) -> str:
+def _consumer_timeout_of(timeout_s: int, queue: str = "celery", vhost: str = "") -> str:
     """Return the lines that raise RabbitMQ's consumer timeout to so many seconds."""
     return cleandoc(f"""
     consumer_timeout = {timeout_s * 1000}  # in rabbitmq.conf, milliseconds; before workers start
     # which the doctor does not see: [tool.repot.doctor] consumer-timeout = {timeout_s}
     # or from 3.12 on, in the only policy of the queue (only one applies, so dead-letter keys belong there as well):
-    {by_policy}
+    {policy(queue, {"consumer-timeout": timeout_s * 1000}, vhost)}
     """)
 
 
@@ -433,12 +430,10 @@ def run_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
         held = facts.held_s(task)
         timeout = _consumer_timeout_s(facts, queue)
         if held is not None and timeout is not None and held >= timeout:
-            wanted = max(_above(longest), 7200)
-            by_policy = policy(facts, queue.name, {"consumer-timeout": wanted * 1000})
             yield Finding(
                 f"may stay unacknowledged for {held:g} s; {_describe_timeout(facts, queue, timeout)}",
                 task=task.name,
-                fix=_consumer_timeout_of(wanted, by_policy),
+                fix=_consumer_timeout_of(max(_above(longest), 7200), queue.name, vhost_of(facts)),
             )
 
 

@@ -36,26 +36,26 @@ APPEND_ONLY = """
 NO_EVICTION = "CONFIG SET maxmemory-policy noeviction  # and in redis.conf; keep caches on another server"
 
 
-def declare_queue(facts: Facts, queue: str) -> str:
-    """Return the command that declares a quorum queue in the application's virtual host."""
-    where = f" --vhost {shlex.quote(_vhost(facts))}" if _vhost(facts) else ""
+def declare_queue(queue: str, vhost: str = "") -> str:
+    """Return the command that declares a quorum queue."""
+    where = f" --vhost {shlex.quote(vhost)}" if vhost else ""
     arguments = shlex.quote(json.dumps({"x-queue-type": "quorum"}))
     return f"rabbitmqadmin{where} declare queue {shlex.quote(f'name={queue}')} arguments={arguments}"
 
 
-def policy(facts: Facts, queue: str, definition: Mapping[str, object]) -> str:
-    """Return the command that sets the policy of a queue in the application's virtual host."""
-    where = ("-p", _vhost(facts)) if _vhost(facts) else ()
+def policy(queue: str, definition: Mapping[str, object], vhost: str = "") -> str:
+    """Return the command that sets the policy of a queue."""
+    where = ("-p", vhost) if vhost else ()
     words = ("rabbitmqctl", "set_policy", *where, queue, f"^{escape(queue)}$", json.dumps(definition))
     return shlex.join((*words, "--apply-to", "queues"))
 
 
-def dead_letter_policy(facts: Facts, queue: str) -> str:
+def dead_letter_policy(queue: str, vhost: str) -> str:
     """Return the command that sets a queue's dead-letter target by a policy."""
-    return policy(facts, queue, {"dead-letter-exchange": "", "dead-letter-routing-key": f"{queue}.dead"})
+    return policy(queue, {"dead-letter-exchange": "", "dead-letter-routing-key": f"{queue}.dead"}, vhost)
 
 
-def _vhost(facts: Facts) -> str:
+def vhost_of(facts: Facts) -> str:
     """Return the virtual host that the commands of RabbitMQ have to name; empty for their default."""
     path = facts.servers[0].path if facts.servers else ""
     return "" if path == "/" else path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from repot.brokers.facts import known
 from repot.config.capabilities import capabilities_of
 from repot.doctor.rule import ERROR, INFO, RABBITMQ, REDIS, WARNING, Finding, rule
-from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC, dead_letter_policy, declare_queue, setting_of
+from repot.doctor.rules.fixes import QUORUM_BEHIND_TOPIC, dead_letter_policy, declare_queue, setting_of, vhost_of
 from repot.queues import queues_in_routes, queues_in_schedule
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def quorum_without_dead_letters(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             f"the quorum queue {queue.name!r} drops a message after its delivery limit",
             setting=setting_of(facts, queue),
-            fix=_with_dead_letters(facts, queue),
+            fix=_with_dead_letters(queue, vhost_of(facts)),
         )
 
 
@@ -615,10 +615,10 @@ def _has_dead_letters(facts: Facts, queue: QueueFacts) -> bool:
     return queue.has_dead_letter_target or bool(facts.set_by_known_policy(queue, "dead-letter-exchange"))
 
 
-def _with_dead_letters(facts: Facts, queue: QueueFacts) -> str:
+def _with_dead_letters(queue: QueueFacts, vhost: str) -> str:
     target = f"'x-dead-letter-exchange': '', 'x-dead-letter-routing-key': '{queue.name}.dead'"
     return f"""# first, for RabbitMQ drops a dead letter whose queue does not exist:
-{declare_queue(facts, f"{queue.name}.dead")}
+{declare_queue(f"{queue.name}.dead", vhost)}
 Queue({queue.name!r}, queue_arguments={{'x-queue-type': 'quorum', {target}}})
 # or for an existing queue, in its only policy:
-{dead_letter_policy(facts, queue.name)}"""
+{dead_letter_policy(queue.name, vhost)}"""

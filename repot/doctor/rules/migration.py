@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from repot.brokers.facts import known
 from repot.doctor.rule import ERROR, INFO, RABBITMQ, WARNING, Finding, rule
-from repot.doctor.rules.fixes import dead_letter_policy, declare_queue, renamed, setting_of
+from repot.doctor.rules.fixes import dead_letter_policy, declare_queue, renamed, setting_of, vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,8 +170,8 @@ def _fixes(facts: Facts, queue: QueueFacts, declared: DeclaredQueue) -> str:
     if not any(name in declared.arguments for name in _DEAD_LETTERS):
         lines += [
             "# with its dead-letter target, which has to exist, in its only policy",
-            declare_queue(facts, f"{queue.name}.dead"),
-            dead_letter_policy(facts, queue.name),
+            declare_queue(f"{queue.name}.dead", vhost_of(facts)),
+            dead_letter_policy(queue.name, vhost_of(facts)),
         ]
     return "\n".join(lines)
 

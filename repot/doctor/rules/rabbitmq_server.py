@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from repot.brokers.facts import Unknown, known
 from repot.config.delays import LEVELS, OF_A_WORKER, entry, queues_needed
 from repot.doctor.rule import ERROR, RABBITMQ, WARNING, Finding, rule
-from repot.doctor.rules.fixes import declare_queue
+from repot.doctor.rules.fixes import declare_queue, vhost_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,7 +146,7 @@ def deprecated_in_use(facts: Facts) -> Iterator[Finding]:
     ERROR,
     brokers=RABBITMQ,
     live=True,
-    fix='rabbitmqadmin declare queue name=celery.dead arguments=\'{"x-queue-type": "quorum"}\'',
+    fix=declare_queue("celery.dead"),
     evidence=(
         "https://www.rabbitmq.com/docs/dlx",
         "measured: at-least-once keeps the message unseen, at-most-once drops it",
@@ -176,7 +176,7 @@ def dead_letter_target_missing(facts: Facts) -> Iterator[Finding]:
         elif not exchange and key not in queues:
             yield Finding(
                 f"{queue.name!r} sends dead letters to the queue {key!r}, which does not exist",
-                fix=declare_queue(facts, key),
+                fix=declare_queue(key, vhost_of(facts)),
             )
 
 

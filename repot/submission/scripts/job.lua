@@ -83,10 +83,11 @@ end
 -- Ends a job; clears the index only if it names this job, and its key if nothing has sent the job. Does not create a
 -- missing record.
 local function close(id, scope, status, retention)
-  local found = load_job(id)
-  if found.status == 'accepted' and (status == 'lost' or status == 'unsent') and found.key ~= '' then
-    if text_of(base .. ':key:' .. found.key) == id then
-      redis.call('DEL', base .. ':key:' .. found.key)
+  if status == 'lost' or status == 'unsent' then
+    local found = load_job(id)
+    local key = base .. ':key:' .. found.key
+    if found.status == 'accepted' and found.key ~= '' and text_of(key) == id then
+      redis.call('DEL', key)
     end
   end
   if text_of(index_of(scope)) == id then
