@@ -416,8 +416,9 @@ class ClaimingChannel:
                 source.set_aside(tag, error)
                 raise Empty from error
             if queue in self._unacknowledged:
-                # added since; there will be no ACK
+                # added since; there will be no ACK, and what has no claim begins without one
                 channel.qos.settle(tag)
+                payload["properties"]["delivery_tag"] = f"settled {tag}"
             channel.connection._deliver(payload, queue)
             return True
         finally:

@@ -15,7 +15,7 @@ from kombu import Connection, Consumer, Producer, Queue
 from kombu.transport.redis import Transport as StockTransport
 from redis import Redis, RedisError
 
-from repot.brokers.claiming import deaths_of, keep_running, still_in_hand
+from repot.brokers.claiming import deaths_of, is_in_hand, keep_running, may_begin, still_in_hand
 from repot.brokers.primary import follow_the_primary
 from repot.brokers.redis.claims import Claim, Claims
 from repot.brokers.redis.transport import _CLAIM, ClaimSource, Transport
@@ -568,8 +568,11 @@ def test_a_queue_that_needs_no_ack_may_be_added(redis: Server, queue: str) -> No
         replies = Queue(other, routing_key=other)
         Consumer(taker.channel, [replies], on_message=taker.taken.append, no_ack=True).consume()
         _send(redis, other, "a reply")
-        assert taker.take().payload == "a reply"
+        message = taker.take()
+        assert message.payload == "a reply"
         assert _client(redis).hlen("unacked") == 0
+        # its claim is over, and a task would run without one
+        assert (is_in_hand(message), may_begin(message)) == (True, True)
 
 
 def test_a_channel_with_both_kinds_of_consumers_gets_what_brpop_answers(redis: Server, queue: str) -> None:
