@@ -146,7 +146,9 @@ def test_a_lease_ends_by_the_stores_clock(request: pytest.FixtureRequest, way: W
         pytest.skip("its clock stands still")
     way(acquiring("ann", 0.3))
     wait_until(lambda: (found := way(look))[1] > (found[0] or Lease()).ends_at, within_s=20, what="it has ended")
-    assert way(renewing(1, 0.3))
+    assert way(renewing(1, 60))
     assert way(acquiring("bob", 60)).token is None
+    # a short one last: a machine that stands still for a moment outlasts it
+    assert way(renewing(1, 0.3))
     wait_until(lambda: way(acquiring("bob", 60)).token == 2, within_s=20, what="it goes to another one")
     assert not way(renewing(1, 60))
