@@ -42,6 +42,21 @@ _SCHEME = re.compile(r"\b(?P<name>(?:[Bb]earer|Basic)\s+)(?=[^\s\"',]*[A-Z0-9])[
 
 MASK = "**"
 
+#: Each pattern needs one of these, in any case: a text without them, as almost each line of a log is, has no secret.
+_SIGNS = (
+    "://",
+    "authorization",
+    "basic",
+    "bearer",
+    "credential",
+    "key",
+    "pass",
+    "pwd",
+    "secret",
+    "signature",
+    "token",
+)
+
 
 def masked(value: object, key: str = "") -> object:
     """Return a value with secrets masked: values under secret keys, and passwords in URLs and after their names.
@@ -60,6 +75,18 @@ def masked(value: object, key: str = "") -> object:
 
 
 def _masked_text(text: str) -> str:
+    return _searched(text) if _may_have_a_secret(text) else text
+
+
+def _may_have_a_secret(text: str) -> bool:
+    # a pattern that ignores case also takes characters beyond ASCII for these, as the long s
+    if not text.isascii():
+        return True
+    lowered = text.lower()
+    return any(sign in lowered for sign in _SIGNS)
+
+
+def _searched(text: str) -> str:
     credentials = _CREDENTIALS if _ADDRESS.fullmatch(text) else _CREDENTIALS_IN_TEXT
     text = _SECRET_OPTION.sub(rf"\1{MASK}", credentials.sub(_without_password, text))
     for pattern in (_AUTHORIZATION, _SCHEME, _MEMBER, _ASSIGNED, _LINE):

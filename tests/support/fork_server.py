@@ -42,7 +42,7 @@ _NO_LOCALE = {"C", "POSIX"}
 #: Those in which the standard streams take any bytes.
 _LENIENT = {*_NO_LOCALE, "C.UTF-8", "C.utf8", "UTF-8"}
 
-#: What Celery, kombu and the command line import by name only when they run.
+#: What Celery, kombu and the command line import by name only when they run. Each process of a pool imports `cffi`.
 _BY_NAME = (
     "celery.app.amqp",
     "celery.app.control",
@@ -63,6 +63,7 @@ _BY_NAME = (
     "celery.worker.components",
     "celery.worker.consumer",
     "celery.worker.strategy",
+    "cffi.cparser",
     "django.core",
     "fastapi",
     "kombu.transport.pyamqp",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repot import masking
 from repot.brokers.message import Message
 from repot.deadletter.dead_letter import HEADER, Death, make_dead_letter
 from repot.errors import RepotError, StoreUnreachable
@@ -26,6 +28,29 @@ def test_a_password_is_masked_in_every_shape(shape: str, text: str) -> None:
 @given(st.sampled_from(SHAPES), st.text(max_size=30), st.text(max_size=30))
 def test_a_password_is_masked_whatever_is_around_it(shape: str, before: str, after: str) -> None:
     assert PLANTED not in str(masked(f"{before} {shape}\n{after}"))
+
+
+#: The names of the patterns for texts.
+PATTERNS = sorted(
+    name for name, one in vars(masking).items() if isinstance(one, re.Pattern) and one is not masking._SECRET_KEY
+)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@given(st.data())
+def test_what_a_pattern_finds_has_a_sign(name: str, data: st.DataObject) -> None:
+    """A text without signs is not searched."""
+    pattern: re.Pattern[str] = getattr(masking, name)
+    text = data.draw(st.from_regex(pattern, alphabet=st.characters(codec="ascii")))
+    assert masking._may_have_a_secret(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["pa\u017fsword={}", "to\N{KELVIN SIGN}en={}", "PASSWORD={}", "aMqP://shop:{}@broker"],
+)
+def test_a_name_is_found_in_any_case(text: str) -> None:
+    assert PLANTED not in str(masked(text.format(PLANTED)))
 
 
 @pytest.mark.parametrize(
