@@ -4,7 +4,7 @@
     make campaign GROUPS="moves effects" some of them
     make test                            what proves each promise once
 
-Groups run in three lanes beside each other, and what they print has their names before it. A group that has passed is
+Groups run in four lanes beside each other, and what they print has their names before it. A group that has passed is
 not run again while no file of the checkout has changed; `--again` runs it. A test of the
 campaign that fails is repeated three times alone. If it passes each time, it is unstable: the run says so, keeps the
 log of the failure, and does not fail. The next change explains it in tests/UNSTABLE.md. `make test` repeats nothing.

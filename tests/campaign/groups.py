@@ -19,8 +19,10 @@ BIN = Path(PYTHON).parent
 
 #: Processes of pytest on two processors, if nothing runs beside them: most tests wait for a broker.
 PROCESSES = "6"
-#: The same where others run beside them, as in each lane of a campaign: with more, what has a time limit is late.
+#: The same where others run beside them.
 PROCESSES_BESIDE_OTHERS = "3"
+#: Those of a group in one of the lanes: each costs its imports, and servers of its own.
+PROCESSES_IN_A_LANE = "2"
 
 #: Names the tests to which a group owes its time.
 _SLOWEST = ("--durations", "12", "--durations-min", "5")
@@ -67,7 +69,7 @@ def _run(*words: str) -> Command:
     return Command(words)
 
 
-def _pytest(name: str, python: str = PYTHON, processes: str = PROCESSES_BESIDE_OTHERS, chosen: str = "") -> Command:
+def _pytest(name: str, python: str = PYTHON, processes: str = PROCESSES_IN_A_LANE, chosen: str = "") -> Command:
     spread = ("--numprocesses", processes, "--dist", "loadgroup", *_SLOWEST)
     some = ("-k", chosen) if chosen else ()
     return Command((python, "-m", "pytest", "tests", "--group", name, *spread, *some), python, has_servers=True)
@@ -81,7 +83,8 @@ def _unit(python: str, *options: str, paths: Sequence[str] = tests.UNIT_PATHS) -
 def _projects(name: str) -> Command:
     python = _python_of(name)
     paths = ("tests/apps", "tests/conformance")
-    return Command((python, "-m", "pytest", *paths, "--numprocesses", "2", "--dist", "loadgroup"), python)
+    words = (python, "-m", "pytest", *paths, "--numprocesses", PROCESSES_IN_A_LANE, "--dist", "loadgroup")
+    return Command(words, python)
 
 
 def _of(
@@ -90,9 +93,9 @@ def _of(
     *needs: str,
     beside: Sequence[str] = (),
     before: Sequence[Command] = (),
-    processes: str = PROCESSES_BESIDE_OTHERS,
+    processes: str = PROCESSES_IN_A_LANE,
 ) -> Group:
-    """Return the group of tests with servers of this name; each process costs its imports, and servers of its own.
+    """Return the group of tests with servers of this name.
 
     `needs` are parts of `scripts/setup`, `beside` environments whose workers or applications the tests use.
     """
@@ -122,7 +125,7 @@ def _environment(name: str) -> tuple[tuple[str, ...], ...]:
 def _promises_on(minor: str) -> Group:
     """Return the group that proves each promise in an environment with another release of Celery."""
     release = f"celery-{minor}"
-    commands = (_pytest("promises", _python_of(release)),)
+    commands = (_pytest("promises", _python_of(release), PROCESSES_BESIDE_OTHERS),)
     needs = (*_environment(release), ("scripts/setup", "postgresql"))
     return Group(f"promises-{minor}", f"each promise on Celery {minor}", commands, needs, is_apart=True)
 
@@ -131,9 +134,8 @@ def _python_of(name: str) -> str:
     return f".tools/{name}/bin/python"
 
 
-#: Groups that run beside each other. With a fourth the load of two processors is 15 to 30, nothing ends earlier, and
-#: what has a time limit is late.
-LANES = 3
+#: Groups that run beside each other. With more processes nothing ends earlier, and what has a time limit is late.
+LANES = 4
 
 _UNIT = _unit(PYTHON)
 _SUITE = (("scripts/celery_tests",),)
@@ -242,10 +244,10 @@ CAMPAIGN = (
     Group("mutants", "a sixth of the planted defects, each of which must turn tests red", (
         _run(PYTHON, "-m", "mutants", "--every", "6"),
     )),
-    _of("mariadb", "the stores on MariaDB", "mariadb", processes="2"),
+    _of("mariadb", "the stores on MariaDB", "mariadb"),
     # they are built once by each process
     _of("wheel", "sdist and wheel, tried in an empty environment", processes="1"),
-    _of("valkey", "the stores on Valkey, where one is installed", processes="2"),
+    _of("valkey", "the stores on Valkey, where one is installed"),
     Group("site", "the docs site: every page in its place, no broken link", (
         _run("mkdocs", "build", "--strict"),
     )),

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, suppress
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from campaign.running import Result, child_environment, tee
 from repot.errors import DeadlineExceeded, Interrupted
-from support.shared_rabbitmq import shared_by_a_run
+from support import forked, shared_rabbitmq
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from campaign.groups import Group
@@ -38,7 +37,7 @@ class Lanes:
 
     def run(self) -> None:
         """Run all groups; each one's result is then among the results."""
-        with _rabbitmq(self._groups) as variables, ThreadPoolExecutor(self._lanes or 1) as threads:
+        with _shared(self._groups) as variables, ThreadPoolExecutor(self._lanes or 1) as threads:
             self._environment |= variables
             try:
                 for lane in [threads.submit(self._run_lane) for _ in range(self._lanes)]:
@@ -73,11 +72,14 @@ class Lanes:
             self._results.add(group.name, Result(problem))
 
 
-def _rabbitmq(groups: Iterable[Group]) -> AbstractContextManager[dict[str, str]]:
-    """Start the RabbitMQ of all groups, if one of them may use it, and yield the variables that name it."""
-    if any(command.has_servers for group in groups for command in group.commands):
-        return shared_by_a_run()
-    return nullcontext({})
+@contextmanager
+def _shared(groups: Iterable[Group]) -> Iterator[dict[str, str]]:
+    """Start what all groups share, if one of them may use it, and yield the variables that name it."""
+    if not any(command.has_servers for group in groups for command in group.commands):
+        yield {}
+        return
+    with forked.shared_by_a_run() as forks, shared_rabbitmq.shared_by_a_run() as rabbitmq:
+        yield forks | rabbitmq
 
 
 class _Lines:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -106,6 +107,17 @@ print(*(one.pid for one in psutil.Process().children(recursive=True)), process.p
 sys.stdin.read()
 """
 
+#: Starts a command without a reaper, says which process it is and which has forked it, and waits to be killed.
+PLAIN = """
+import sys
+import psutil
+from support import forked
+with forked.forking():
+    process = forked.start([sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '600'])"])
+print(process.pid, psutil.Process(process.pid).ppid(), flush=True)
+sys.stdin.read()
+"""
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux")
 
 
@@ -176,7 +188,7 @@ def test_a_forked_command_has_a_reaper(tmp_path: Path) -> None:
 
 
 def test_nothing_stays_when_the_tests_are_killed(tmp_path: Path) -> None:
-    environment = inherited_environment(without=()) | {"PYTHONPATH": TESTS}
+    environment = inherited_environment(without=(forked.SHARED,)) | {"PYTHONPATH": TESTS}
     command = [sys.executable, "-c", CALLER, str(tmp_path)]
     with subprocess.Popen(command, env=environment, stdin=-1, stdout=subprocess.PIPE, text=True) as caller:
         assert caller.stdout is not None
@@ -186,6 +198,34 @@ def test_nothing_stays_when_the_tests_are_killed(tmp_path: Path) -> None:
         assert len({*pids}) >= 3
         caller.kill()
     wait_until(lambda: not running(pids), within_s=20, what="all have ended")
+
+
+def test_the_processes_of_a_run_share_one_and_what_it_forked_ends_with_each() -> None:
+    command = [sys.executable, "-c", PLAIN]
+    with forked.shared_by_a_run() as variables:
+        environment = inherited_environment(without=()) | {"PYTHONPATH": TESTS} | variables
+        popen: Any = partial(subprocess.Popen, command, env=environment, stdin=-1, stdout=subprocess.PIPE, text=True)
+        with popen() as first, popen() as other:
+            (begun, forks), (stays, the_same) = (map(int, one.stdout.readline().split()) for one in (first, other))
+            assert forks == the_same
+            first.kill()
+            wait_until(lambda: not running([begun]), within_s=20, what="the command of the killed one has ended")
+            assert running([stays, forks]) == [stays, forks]
+            other.kill()
+    assert not running([stays, forks])
+
+
+def test_a_run_that_has_ended_is_not_asked() -> None:
+    with forked.shared_by_a_run() as variables:
+        pass
+    environment = inherited_environment(without=()) | {"PYTHONPATH": TESTS} | variables
+    command = [sys.executable, "-c", PLAIN]
+    with subprocess.Popen(command, env=environment, stdin=-1, stdout=subprocess.PIPE, text=True) as caller:
+        assert caller.stdout is not None
+        begun, forks = map(int, caller.stdout.readline().split())
+        assert running([begun, forks]) == [begun, forks]
+        caller.kill()
+    wait_until(lambda: not running([begun, forks]), within_s=20, what="both have ended")
 
 
 def running(pids: list[int]) -> list[int]:

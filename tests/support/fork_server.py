@@ -1,9 +1,12 @@
 """A process that has imported what workers and commands import, and forks them: a start without its second of imports.
 
-`support.forked` starts this file as a program, with the other end of a socket. It has one thread, no connection and no
-application, and ends when the other end is closed. What it forks is set up as by the interpreter: arguments,
-environment, directory, descriptors, `sys.path`, streams, signals, `__main__`, and what `/proc` shows. It differs from a
-start in what modules read when they are imported, in the seed of `hash`, and in that no module is deleted at the end.
+`support.forked` starts this file as a program, with the other end of a socket. It has one thread, no connection to a
+server and no application, and ends when the other end is closed. The processes of a run share one: they connect to the
+socket on which it listens, and their commands without a reaper end with them.
+
+What it forks is set up as by the interpreter: arguments, environment, directory, descriptors, `sys.path`, streams,
+signals, `__main__`, and what `/proc` shows. It differs from a start in what modules read when they are imported, in the
+seed of `hash`, and in that no module is deleted at the end.
 """
 
 from __future__ import annotations
@@ -26,8 +29,12 @@ import threading
 import time
 import types
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Bytes of the largest order: an environment and a command are some 10,000.
 ORDER_BYTES = 1 << 20
@@ -321,12 +328,29 @@ def _end() -> None:
             stream.flush()
 
 
+@dataclass
+class _Begun:
+    """A process that was forked, and has not been waited for.
+
+    Attributes:
+        orders: the socket of who asked for it.
+        answers: the descriptor for its exit code.
+        is_reaped: whether it is a reaper, which ends by itself.
+    """
+
+    orders: socket.socket
+    answers: int
+    is_reaped: bool
+
+
 class _Server:
     """Take orders, and tell the exit codes of what was forked."""
 
-    def __init__(self, orders: socket.socket) -> None:
-        self._orders = orders
-        self._answers: dict[int, int] = {}
+    def __init__(self, starter: socket.socket, listening: socket.socket | None) -> None:
+        self._starter, self._listening = starter, listening
+        self._imported = what_is_imported()
+        self._clients = {starter}
+        self._begun: dict[int, _Begun] = {}
         self._woken, self._wakes = socket.socketpair()
         self._woken.setblocking(False)
         self._wakes.setblocking(False)
@@ -337,32 +361,70 @@ class _Server:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakes.fileno())
-        while True:
-            ready, _, _ = select.select([self._orders, self._woken], [], [])
+        self._greet(self._starter)
+        while self._starter in self._clients:
+            ready, _, _ = select.select([*self._sockets()], [], [])
             if self._woken in ready:
                 self._woken.recv(4096)
                 self._tell()
-            if self._orders in ready:
-                message, descriptors, _, _ = socket.recv_fds(self._orders, ORDER_BYTES, 16)
-                if not message:
-                    return None
-                forked = Forked(json.loads(message), descriptors)
-                child = os.fork()
-                if not child:
-                    self._leave()
+            if self._listening in ready:
+                self._accept()
+            for orders in self._clients.intersection(ready):
+                if forked := self._take(orders):
                     return forked
-                self._answers[child] = os.dup(descriptors[3])
-                for descriptor in descriptors:
-                    os.close(descriptor)
-                # one that has ended already
-                self._tell()
+        return None
+
+    def _sockets(self) -> Iterator[socket.socket]:
+        yield from self._clients
+        yield self._woken
+        if self._listening:
+            yield self._listening
+
+    def _accept(self) -> None:
+        assert self._listening is not None
+        orders, _ = self._listening.accept()
+        self._clients.add(orders)
+        # it may have ended
+        with suppress(OSError):
+            self._greet(orders)
+
+    def _greet(self, orders: socket.socket) -> None:
+        orders.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ORDER_BYTES)
+        orders.sendall(self._imported)
+
+    def _take(self, orders: socket.socket) -> Forked | None:
+        """Take an order, and return in the forked process what it has to become."""
+        message, descriptors, _, _ = socket.recv_fds(orders, ORDER_BYTES, 16)
+        if not message:
+            self._forget(orders)
+            return None
+        forked = Forked(json.loads(message), descriptors)
+        child = os.fork()
+        if not child:
+            self._leave()
+            return forked
+        self._begun[child] = _Begun(orders, os.dup(descriptors[3]), is_reaped=forked.order["log"] is not None)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        # one that has ended already
+        self._tell()
+        return None
+
+    def _forget(self, orders: socket.socket) -> None:
+        """End the commands of a process that is gone."""
+        self._clients.remove(orders)
+        orders.close()
+        for pid, begun in self._begun.items():
+            # it has not been waited for: the id is still its own
+            if begun.orders is orders and not begun.is_reaped:
+                os.kill(pid, signal.SIGKILL)
 
     def _tell(self) -> None:
-        while self._answers:
+        while self._begun:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            answers = self._answers.pop(pid)
+            answers = self._begun.pop(pid).answers
             # the test may have ended
             with suppress(OSError):
                 os.write(answers, ENDED + str(os.waitstatus_to_exitcode(status)).encode())
@@ -372,22 +434,28 @@ class _Server:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for answers in self._answers.values():
-            os.close(answers)
-        for one in (self._orders, self._woken, self._wakes):
+        for begun in self._begun.values():
+            os.close(begun.answers)
+        for one in (*self._sockets(), self._wakes):
             one.close()
 
 
-def main(orders: socket.socket) -> int:
-    """Import, tell what and from where, and serve; return the exit code of this process, or of what it has become."""
+def what_is_imported() -> bytes:
+    """Return what tells who asks which programs can be forked here."""
+    interpreter = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+    found = {"program": [sys.executable, __file__], "interpreter": interpreter, "places": places(), "path": sys.path}
+    return json.dumps(found).encode()
+
+
+def main(starter: socket.socket, listening: socket.socket | None = None) -> int:
+    """Import, and serve; return the exit code of this process, or of what it has become."""
     # of this file's directory, where the tests' support is
     del sys.path[0]
     import_all()
     gc.collect()
     # no collection touches, and so copies, what all share
     gc.freeze()
-    orders.sendall(json.dumps({"places": places(), "path": sys.path}).encode())
-    forked = _Server(orders).serve()
+    forked = _Server(starter, listening).serve()
     if forked is None:
         return 0
     code = forked.run()
@@ -396,4 +464,4 @@ def main(orders: socket.socket) -> int:
 
 
 if __name__ == "__main__":
-    os._exit(main(socket.socket(fileno=int(sys.argv[1]))))
+    os._exit(main(*(socket.socket(fileno=int(one)) for one in sys.argv[2:])))

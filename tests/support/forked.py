@@ -25,12 +25,15 @@ import pytest
 
 from repot.config import inherited_environment
 from repot.testbed import process as reaped
+from repot.testbed.process import ReapedDirectory
 from support import fork_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _PROGRAM = fork_server.__file__
+#: The variable that names the process of a run which forks.
+SHARED = "REPOT_TESTS_FORK_SERVER"
 _HERE = os.path.dirname(sys.executable)  # noqa: PTH120
 _OWN_SCRIPTS = {os.path.join(_HERE, name) for name in ("celery", "repot")}  # noqa: PTH118
 #: Variables of the interpreter that a forked process follows; any other needs an interpreter of its own.
@@ -40,30 +43,25 @@ _PATCHING = ("gevent", "eventlet")
 
 
 class _ForkServer:
-    """The process that forks, from its first use on."""
+    """The process that forks: that of the run, or one of this process from its first use on."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for one in (self._orders, theirs):
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, fork_server.ORDER_BYTES)
-        environment = inherited_environment(without=("WORKER_", "CELERY_", "PYTHONPATH")) | {"ROOM": fork_server.ROOM}
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, _PROGRAM, str(theirs.fileno()), fork_server.ROOM],
-                env=environment, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
-            )  # fmt: skip
-        imported = self._orders.recv(fork_server.ORDER_BYTES)
-        assert imported, "the process that forks could not import everything"
-        found = json.loads(imported)
+        self._process: subprocess.Popen[bytes] | None = None
+        if connected := _connected():
+            self._orders, found = connected
+        else:
+            self._process, self._orders = _started()
+            found = _imported(self._orders)
         self._places: dict[str, str] = found["places"]
         self._own_path = {os.path.realpath(path) for path in found["path"]}
-        self._interpreter = {name: value for name, value in environment.items() if name.startswith("PYTHON")}
+        self._interpreter: dict[str, str] = found["interpreter"]
 
     def close(self) -> None:
-        """End it, not what it has forked."""
+        """End what it has forked for this process and has no reaper, and the process itself if it is of this one."""
         self._orders.close()
-        self._process.wait()
+        if self._process:
+            self._process.wait()
 
     def can_run(self, command: Sequence[str], environment: Mapping[str, str], directory: str) -> bool:
         """Return whether a forked process would do what a new interpreter does; of a program of this interpreter."""
@@ -102,6 +100,60 @@ class _ForkServer:
             message = f"{order['command']} could not be forked in {order['directory']}"
             raise OSError(message)
         return int(answer.removeprefix(fork_server.BEGUN)), answers
+
+
+def _started(listening: socket.socket | None = None) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    orders.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, fork_server.ORDER_BYTES)
+    environment = inherited_environment(without=("WORKER_", "CELERY_", "PYTHONPATH")) | {"ROOM": fork_server.ROOM}
+    with theirs:
+        given = [one.fileno() for one in (theirs, listening) if one]
+        process = subprocess.Popen(
+            [sys.executable, _PROGRAM, fork_server.ROOM, *map(str, given)],
+            env=environment, stdin=subprocess.DEVNULL, pass_fds=given,
+        )  # fmt: skip
+    return process, orders
+
+
+def _connected() -> tuple[socket.socket, dict[str, Any]] | None:
+    """Return a connection to the process that forks for the run, and what that has imported; None if it cannot."""
+    path = inherited_environment(without=()).get(SHARED)
+    if path is None:
+        return None
+    orders = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    orders.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, fork_server.ORDER_BYTES)
+    try:
+        orders.connect(path)
+    except OSError:  # its run has ended
+        orders.close()
+        return None
+    found = _imported(orders)
+    if found["program"] == [sys.executable, _PROGRAM]:
+        return orders, found
+    orders.close()
+    return None
+
+
+def _imported(orders: socket.socket) -> dict[str, Any]:
+    told = orders.recv(fork_server.ORDER_BYTES)
+    assert told, "the process that forks could not import everything"
+    found: dict[str, Any] = json.loads(told)
+    return found
+
+
+@contextmanager
+def shared_by_a_run() -> Iterator[dict[str, str]]:
+    """Start one process that forks for all processes of a run; yield the variables by which they find it; on Linux."""
+    if sys.platform != "linux":
+        yield {}
+        return
+    with ReapedDirectory("repot-fork-") as home, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        path = str(home.path / "socket")
+        listening.bind(path)
+        listening.listen()
+        process, orders = _started(listening)
+        with process, orders:
+            yield {SHARED: path}
 
 
 def _modules(path: str) -> set[str]:
