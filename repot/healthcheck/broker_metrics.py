@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import GaugeMetricFamily
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from prometheus_client.metrics_core import Metric
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueueGauge:
-    """A number of a queue; `value` gets its depth, and returns None if the broker does not know it."""
+    """A number of a queue; `value` gets what is known of it, and returns None if the number is not known."""
 
     name: str
     help: str
-    value: Callable[[Depth], float | None]
+    value: Callable[[QueueCount], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,10 @@ class BrokerGauge:
     value: Callable[[BrokerTotal], float | None]
 
 
+def _of_depth(value: Callable[[Depth], float | None]) -> Callable[[QueueCount], float | None]:
+    return lambda count: None if count.depth is None else value(count.depth)
+
+
 def _oldest_age_s(depth: Depth) -> float | None:
     if depth.oldest_sent_at is not None:
         return max(time() - depth.oldest_sent_at, 0)
@@ -45,12 +49,20 @@ def _oldest_age_s(depth: Depth) -> float | None:
 
 
 QUEUE_GAUGES = (
-    QueueGauge("repot_queue_messages_ready", "Messages that wait.", lambda depth: depth.ready),
-    QueueGauge("repot_queue_messages_unacked", "Delivered and not acknowledged.", lambda depth: depth.unacked),
+    QueueGauge("repot_queue_messages_ready", "Messages that wait.", _of_depth(lambda depth: depth.ready)),
+    QueueGauge(
+        "repot_queue_messages_unacked", "Delivered and not acknowledged.", _of_depth(lambda depth: depth.unacked)
+    ),
     QueueGauge(
         "repot_queue_oldest_message_age_seconds",
         "How long the oldest waiting message has waited; absent where the broker cannot tell.",
-        _oldest_age_s,
+        _of_depth(_oldest_age_s),
+    ),
+    QueueGauge("repot_queue_unknown", "1 if the broker did not count the queue.", lambda count: count.depth is None),
+    QueueGauge(
+        "repot_queue_consumed",
+        "1 if the worker here consumes the queue; absent if that is unknown.",
+        lambda count: count.is_consumed,
     ),
 )
 
@@ -65,20 +77,15 @@ BROKER_GAUGES = (
 )
 
 
-def queue_metrics(counts: Iterable[QueueCount]) -> Iterator[Metric]:
-    """Yield the metrics of all queues; a queue that could not be counted has only `repot_queue_unknown`."""
-    unknown = GaugeMetricFamily(
-        "repot_queue_unknown", "1 if the broker did not count the queue.", labels=["broker", "queue"]
-    )
-    families = [GaugeMetricFamily(gauge.name, gauge.help, labels=["broker", "queue"]) for gauge in QUEUE_GAUGES]
-    for count in counts:
-        labels = [count.broker, count.queue]
-        unknown.add_metric(labels, count.depth is None)
-        for gauge, family in zip(QUEUE_GAUGES, families, strict=True):
-            value = None if count.depth is None else gauge.value(count.depth)
+def queue_metrics(counts: Collection[QueueCount]) -> Iterator[Metric]:
+    """Yield the metrics of all queues; of one that could not be counted, nothing of its messages."""
+    for gauge in QUEUE_GAUGES:
+        family = GaugeMetricFamily(gauge.name, gauge.help, labels=["broker", "queue", "kind"])
+        for count in counts:
+            value = gauge.value(count)
             if value is not None:
-                family.add_metric(labels, value)
-    yield from (*families, unknown)
+                family.add_metric([count.broker, count.queue, count.kind], value)
+        yield family
 
 
 def broker_metrics(totals: Iterable[BrokerTotal]) -> Iterator[Metric]:

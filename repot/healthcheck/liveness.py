@@ -10,6 +10,7 @@ import os
 import re
 import socket
 from contextlib import suppress
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,12 @@ from repot.errors import StatusFileUnreadable
 from repot.healthcheck.probe_result import ProbeResult, WorkerState
 from repot.worker import process_identity, status_file
 from repot.worker.status_file import WorkerPhase, WorkerStatus
+from repot.worker.status_place import StatusPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
-#: A worker of another container is not counted as living once its status file is older.
+#: A worker of another container is not counted as living once its status file is older, unless it holds its lock.
 STALE_S = 60
 
 
@@ -107,8 +108,9 @@ def _why_gone(status: WorkerStatus, age_s: float) -> str:
     if age_s < 0 or process.boot_id != process_identity.boot_id():
         return f"the status file of {status.node} is from before this machine's last start"
     if process.pid_namespace != process_identity.pid_namespace():
-        # the process ids of another container mean nothing here
-        return ""
+        # the process ids of another container mean nothing here; the kernel knows who holds the lock
+        is_gone = _holds_its_place(status) is False
+        return f"the process of {status.node}, in another container, is gone" if is_gone else ""
     try:
         os.kill(process.pid, 0)
     except ProcessLookupError:
@@ -119,6 +121,11 @@ def _why_gone(status: WorkerStatus, age_s: float) -> str:
     if has_ended or process.start_ticks != process_identity.start_ticks(process.pid):
         return f"the process {process.pid} of {status.node} is gone"
     return ""
+
+
+def _holds_its_place(status: WorkerStatus) -> bool | None:
+    """Return whether the process still holds the place of its file, in whichever container; None if it is unknown."""
+    return StatusPlace(Path(status.read_from)).is_held() if status.read_from else None
 
 
 def _is_held(status: WorkerStatus) -> bool:
@@ -148,8 +155,9 @@ def _meant(statuses: Iterable[WorkerStatus]) -> list[WorkerStatus]:
 
 
 def _was_killed(status: WorkerStatus) -> bool:
-    """Return whether a worker that lives no more has not ended by itself, since this machine's last start."""
-    return status.phase is not WorkerPhase.STOPPED and status.process.boot_id == process_identity.boot_id()
+    """Return whether a worker that lives no more was to go on, since this machine's last start."""
+    was_to_go_on = status.phase not in (WorkerPhase.STOPPING, WorkerPhase.STOPPED)
+    return was_to_go_on and status.process.boot_id == process_identity.boot_id()
 
 
 def _several(statuses: Iterable[WorkerStatus], place: Path) -> str:
@@ -167,10 +175,12 @@ def _several(statuses: Iterable[WorkerStatus], place: Path) -> str:
 
 
 def _may_live(status: WorkerStatus) -> bool:
-    """Return whether a worker may be alive; in another container only the age of its status file can tell."""
+    """Return whether a worker may be alive; without locks, in another container only the age of its file can tell."""
     age_s = monotonic() - status.written_at
+    if _why_gone(status, age_s):
+        return False
     is_here = status.process.pid_namespace == process_identity.pid_namespace()
-    return not _why_gone(status, age_s) and (is_here or age_s < STALE_S)
+    return is_here or age_s < STALE_S or bool(_holds_its_place(status))
 
 
 def _statuses(directory: Path, named: str = "") -> Iterator[WorkerStatus]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from repot.brokers import Depth, Unknown, open_broker
 from repot.config import BrokerUrl, Role, celery_config
 from repot.config.redis import with_tls
-from repot.errors import BrokerUnreachable
+from repot.errors import BrokerUnreachable, DepthUnknown
 from repot.healthcheck.liveness import living_in
 from repot.queues import find_queues
 from repot.worker.status_file import Link
@@ -27,13 +28,27 @@ if TYPE_CHECKING:
 _LOOK_S = 30.0
 
 
+class QueueKind(StrEnum):
+    """What a queue holds."""
+
+    TASKS = "tasks"
+    DEAD_LETTERS = "dead_letters"
+
+
 @dataclass(frozen=True, slots=True)
 class QueueCount:
-    """The depth of one queue of one broker; None if the broker did not answer."""
+    """What is known of one queue of one broker.
+
+    Attributes:
+        depth: None if the broker did not answer.
+        is_consumed: whether the worker here consumes it; None if that is unknown.
+    """
 
     broker: str
     queue: str
     depth: Depth | None
+    kind: QueueKind = QueueKind.TASKS
+    is_consumed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +105,27 @@ class QueueCounter:
 
     def count(self, link: Link) -> list[QueueCount]:
         """Count a worker's queues and their dead-letter queues on each of its brokers."""
-        if link.transport_options != self._options:
-            self.close()
-            self._options = link.transport_options
-        dead = (self._settings.dead_letters_of(queue) for queue in link.all_queues)
-        names = list(dict.fromkeys([*link.all_queues, *filter(None, dead)]))
-        return [count for side in self._sides(link) for count in self._on(side, names)]
+        counts = self._count(link)
+        reads = self._sides(link)[0].label
+        return [replace(one, is_consumed=one.broker == reads and one.queue in link.queues) for one in counts]
 
     def count_configured(self) -> list[QueueCount]:
         """Count the queues that the settings name, where no worker of repot's has said which ones it reads."""
         settings = self._settings
         options = dict(celery_config(settings, Role.CLIENT).get("broker_transport_options", {}))
         link = Link(settings.read_url.masked(), settings.write_url.masked(), "", options, queues=settings.queue_names)
-        return self.count(link)
+        return self._count(link)
+
+    def _count(self, link: Link) -> list[QueueCount]:
+        if link.transport_options != self._options:
+            self.close()
+            self._options = link.transport_options
+        kinds = dict.fromkeys(
+            filter(None, map(self._settings.dead_letters_of, link.all_queues)), QueueKind.DEAD_LETTERS
+        )
+        kinds = dict.fromkeys(link.all_queues, QueueKind.TASKS) | kinds
+        counts = (one for side in self._sides(link) for one in self._on(side, list(kinds)))
+        return [replace(one, kind=kinds[one.queue]) for one in counts]
 
     def totals(self, status: WorkerStatus, counts: Iterable[QueueCount]) -> list[BrokerTotal]:
         """Add up the counts of each broker; `status` is that of the worker itself."""
@@ -131,7 +154,9 @@ class QueueCounter:
             sides.append(replace(self._write, options=self._options))
         if other := self._other:
             of_other = other.management_url if all(side.url.shares_management(other.url) for side in sides) else ""
-            sides.append(replace(other, management_url=of_other))
+            # the application's own, such as its prefix of keys, are nowhere in the settings
+            options = {**self._options, **other.options}
+            sides.append(replace(other, management_url=of_other, options=options))
         distinct: list[Side] = []
         for side in sides:
             if not any(side.url.shares_server(one.url) for one in distinct):
@@ -152,7 +177,7 @@ class QueueCounter:
             self._lags_s[side.label] = broker.depth_lag_s
             self._sides_of[side.label] = side, tuple(queues)
             for queue in queues:
-                yield QueueCount(side.label, queue, broker.depth(queue))
+                yield QueueCount(side.label, queue, _depth(broker, queue))
                 queues = queues[1:]
         except BrokerUnreachable:
             broken = self._open.pop(side.url.masked(), None)
@@ -213,6 +238,14 @@ class QueueCounter:
                 timeout_s=self._timeout_s,
             )
         return self._open[where]
+
+
+def _depth(broker: Broker, queue: str) -> Depth | None:
+    """Return what one queue holds; None if only this one cannot be counted, as one whose node is down."""
+    try:
+        return broker.depth(queue)
+    except DepthUnknown:
+        return None
 
 
 def _is_of(broker: str, worker: str) -> bool:

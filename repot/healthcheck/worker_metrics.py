@@ -32,6 +32,10 @@ class WorkerGauge:
     value: Callable[[WorkerStatus, float], float | None]
 
 
+#: Seconds; a worker that has written nothing for longer does not look at its connection: solo in its task, for one.
+_KNOWN_FOR_S = 10
+
+
 def _since(instant: float | None, now: float) -> float | None:
     return None if instant is None else now - instant
 
@@ -75,8 +79,8 @@ GAUGES = (
     ),
     WorkerGauge(
         "repot_broker_last_contact_age_seconds",
-        "Time since its broker last sent data.",
-        lambda w, now: _since(w.link.last_contact_at, now),
+        "Time since its broker last sent data; absent while the worker does not look, as a solo one in its task.",
+        lambda w, now: _since(w.link.last_contact_at, now) if now - w.written_at < _KNOWN_FOR_S else None,
     ),
 )
 

@@ -15,6 +15,7 @@ from repot.healthcheck.readiness import StallDetector, readiness_from_ping, read
 from repot.masking import masked
 from repot.waiting import wait_until
 from repot.worker import tcp_info
+from repot.worker.process_identity import pid_namespace
 from repot.worker.status_file import WorkerStatus
 
 if TYPE_CHECKING:
@@ -91,11 +92,12 @@ class WorkerProbe:
 
     def _cut_off(self, status: WorkerStatus, live: ProbeResult) -> ProbeResult | None:
         """Return the result if the broker has closed the connection of a worker that cannot notice it in its task."""
-        if live.state is not WorkerState.BUSY:
+        process, link = status.process, status.link
+        # the process ids of another container mean nothing here
+        if live.state is not WorkerState.BUSY or process.pid_namespace != pid_namespace():
             return None
-        peers = tcp_info.addresses(self._worker.read_url)
         # others may be open: RabbitMQ closes the one with a heartbeat, and the ones for sending have none
-        if tcp_info.is_connected(status.process.pid, peers, status.link.local_port) is not False:
+        if tcp_info.is_connected(process.pid, link.peers, link.local_port) is not False:
             return None
         reason = (
             f"{live.reason}; {status.link.url} has closed its connection meanwhile, and may deliver the task to "

@@ -93,7 +93,12 @@ def _by_duration(running: Iterable[Task]) -> dict[str, list[int]]:
 
 
 def _task(request: Any, worker: Any) -> Task:  # noqa: ANN401 - celery's Request
-    started_at = monotonic() - max(time() - request.time_start, 0) if request.time_start else monotonic()
+    started_at = getattr(request, "repot_started_at", None)
+    if started_at is None:
+        started_at = monotonic()
+        if request.time_start:
+            # once: a step of the wall clock makes a task neither older nor younger
+            started_at = request.repot_started_at = started_at - max(time() - request.time_start, 0)
     # in Celery's order: the message's own limit, the task's, the worker's
     limit = worker_state.time_limit_of(request, worker)
     return Task(request.name, request.id, started_at, started_at + limit if limit else None)

@@ -126,7 +126,8 @@ class Link:
     every client of the same Redis must use the same ones. `can_be_pinged` is false
     without remote control or JSON. `last_contact_at` is None where the system does
     not tell. `refusal` is the broker's error if it refused the last login. `local_port`
-    is this side's port of the connection that consumes; 0 where several do.
+    is this side's port of the connection that consumes; 0 where several do. `peers` are
+    the servers' addresses as the worker resolved them when it connected.
     """
 
     url: str
@@ -141,6 +142,7 @@ class Link:
     reconnects: int = 0
     refusal: str = ""
     local_port: int = 0
+    peers: tuple[tuple[str, int], ...] = ()
     #: Lost connections and failed attempts, by the name of the exception.
     connection_errors: dict[str, int] = field(default_factory=dict)
 
@@ -182,6 +184,8 @@ class WorkerStatus:
 
     #: By task, as `repot.worker.task_counters.TaskCounters.costs` returns them: in millionths.
     costs: dict[str, dict[str, int]] = field(default_factory=dict)
+    #: The file that it was read from; empty in the file itself.
+    read_from: str = field(default="", compare=False)
 
     def to_json(self, by_task: str = "") -> str:
         """Return the text of the file; `by_task` is the text of the fields in `BY_TASK`, where it is known already."""
@@ -227,7 +231,7 @@ def read(path: Path) -> WorkerStatus:
         StatusFileUnreadable: the file is not a status file of this version, or may not be read.
     """
     try:
-        return _parse(path.read_text())
+        return replace(_parse(path.read_text()), read_from=str(path))
     except FileNotFoundError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
@@ -242,7 +246,8 @@ def _parse(text: str) -> WorkerStatus:
     found["process"]["pid"] = int(found["process"]["pid"])
     pool, link = found["pool"], found["link"]
     tasks = ("longest_running", "next_deadline", "missing_result")
-    lists = {name: tuple(link[name]) for name in ("queues", "cancelled_queues")}
+    lists: dict[str, Any] = {name: tuple(link[name]) for name in ("queues", "cancelled_queues")}
+    lists["peers"] = tuple((str(host), int(port)) for host, port in link["peers"])
     return replace(
         WorkerStatus(**found),
         phase=WorkerPhase(found["phase"]),

@@ -26,10 +26,13 @@ class StatusStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def __init__(self, c: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """Take the worker's writer, which is made before the worker's parts are."""
-        self._writer: StatusWriter = c.controller.repot_status_writer
+        # none where no file can be; Celery makes a step before it asks whether to include it
+        writer: StatusWriter | None = getattr(c.controller, "repot_status_writer", None)
         self._timer_entry: Any = None
-        send_events_unconfirmed(c)
-        on_lost_connection(c, self._writer.count_error)
+        if writer:
+            self._writer = writer
+            send_events_unconfirmed(c)
+            on_lost_connection(c, writer.count_error)
         super().__init__(c, **options)
 
     def include_if(self, c: Any) -> bool:  # noqa: ANN401

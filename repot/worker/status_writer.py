@@ -70,6 +70,7 @@ class StatusWriter:
             )
         self._url = settings.read_url
         self._peers: frozenset[tuple[str, int]] = frozenset()
+        self._most_processes = 0
         self.receivers = Receivers()
         self._counters = task_counters.count_tasks(worker.app, self.receivers)
         self._pool_watch = PoolWatch(RunningTasks.of_this_process(self.receivers))
@@ -126,8 +127,9 @@ class StatusWriter:
         return WorkerPhase(self._fields["phase"])
 
     def _status(self) -> WorkerStatus:
-        # `celery control autoscale` and `pool_grow` change one of them
-        processes = max(getattr(self._worker, "max_concurrency", None) or 0, worker_state.pool_size(self._worker))
+        # `celery control autoscale` and `pool_grow` change one of them; after `pool_shrink` the last ones may be left
+        now = getattr(self._worker, "max_concurrency", None) or 0, worker_state.pool_size(self._worker)
+        self._most_processes = processes = max(self._most_processes, *now)
         self._count(processes)
         return WorkerStatus(
             node=self._worker.hostname,
@@ -218,6 +220,7 @@ class StatusWriter:
             self._fields["link"],
             server=self._server(connection),
             local_port=tcp_info.local_port(connection.connection),
+            peers=tuple(sorted(self._peers)),
             reconnects=max(consumer.restart_count, 0),
             refusal="",
         )

@@ -58,12 +58,14 @@ def local_port(connection: object) -> int:
 
 
 def is_connected(pid: int, peers: Iterable[tuple[str, int]], port: int = 0) -> bool | None:
-    """Return whether a process has an open connection to one of the peers; None if the system does not tell.
+    """Return whether a process has an open connection to one of the peers; None if there are none, or it is unknown.
 
     `port` is this side's, if it is one connection that counts. One that the other side has closed is not open, though
     the process may not have noticed: it blocks.
     """
     wanted = frozenset(peers)
+    if not wanted:
+        return None
     try:
         ends = [_end(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
         tables = [Path(f"/proc/{pid}/net/{table}").read_text() for table in ("tcp", "tcp6")]

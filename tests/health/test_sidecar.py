@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 PLANTED = "hunter2-s3cret"
 
-#: For Erlang, with the name of a virtual host.
+#: For Erlang, with the name of a virtual host. Connections of other tests may end meanwhile.
 CLOSE_THOSE_WITH_HEARTBEATS = """
     [rabbit_networking:close_connection(C, "test") || C <- rabbit_networking:connections(),
-     [{vhost, <<"%s">>}, {timeout, T}] <- [rabbit_networking:connection_info(C, [vhost, timeout])], T > 0].
+     [{vhost, <<"%s">>}, {timeout, T}] <- [catch rabbit_networking:connection_info(C, [vhost, timeout])], T > 0].
 """
 
 
@@ -741,6 +741,25 @@ def test_counts_follow_a_pool_that_is_made_larger(redis: Server, toxiproxy: Serv
             within_s=30,
             what="all are counted",
         )
+
+
+def test_counts_follow_a_pool_that_is_made_smaller(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
+    """Its first processes end; the others keep their numbers."""
+    with patient_worker(redis, redis, toxiproxy, tmp_path, options=("--concurrency", "4")) as probed:
+        probed.client.control.pool_shrink(2)
+        wait_until(lambda: probed.status.pool.processes == 2, within_s=20, what="the pool has shrunk")
+        for _ in range(12):
+            probed.send("repot.run", 0.1)
+        wait_until(
+            lambda: probed.status.counts.get("repot.run", {}).get("succeeded") == 12,
+            within_s=30,
+            what="all are counted",
+        )
+        probed.send("repot.run", 600)
+        wait_until(lambda: probed.status.pool.active == 1, within_s=20, what="it runs")
+        written = probed.status.written_at
+        wait_until(lambda: probed.status.written_at > written + 1, within_s=20, what="the pool was looked at")
+        assert probed.status.pool.missing_result is None
 
 
 def test_queues_behind_a_prefix_are_counted(

@@ -1,4 +1,4 @@
-"""The alerts on rollouts and on the outbox by Prometheus' own tool: raised once, and silent about what is right."""
+"""Alerts by Prometheus' own tool: raised once, and silent about what is right."""
 
 from __future__ import annotations
 
@@ -86,7 +86,106 @@ def waiting(seconds: int, minutes: int) -> dict[str, str]:
     return relays("oldest_age_seconds", samples, samples)
 
 
+#: A worker, and what Prometheus fills in for it.
+W1 = {"node": "w1", "instance": "i1"}
+NAMED_NODE = {"{{ $labels.node }}": "w1"}
+
+
+def series(name: str, *, where: str = "node='w1', instance='i1'", **labels: str) -> str:
+    """The name of a series of a worker."""
+    all_labels = ", ".join([where, *(f"{label}='{value}'" for label, value in labels.items())])
+    return f"{name}{{{all_labels}}}"
+
+
+def counted(task: str, started: str, *, name: str = "repot_tasks_redelivered_total") -> dict[str, str]:
+    """A counter of a task, and when its worker started, by minutes."""
+    return {series(name, task="shop.pay"): task, series("repot_worker_start_time_seconds"): started}
+
+
+QUEUE = {"broker": "amqp://b", "queue": "mail"}
+
+
+def queue(name: str, kind: str = "tasks", of: str = "mail", instance: str = "i1") -> str:
+    """The name of a series of a queue."""
+    return series(name, where=f"instance='{instance}'", broker="amqp://b", queue=of, kind=kind)
+
+
+READY, CONSUMED = "repot_queue_messages_ready", "repot_queue_consumed"
+OLDEST = "repot_queue_oldest_message_age_seconds"
+ACTIVE = "repot_worker_tasks_active"
+RECEIVED = series("repot_tasks_received_total", task="shop.pay")
+WAITING = {queue(READY): "5x90"}
+
 CASES: dict[str, Case] = {
+    "WorkerNotReady": Case(
+        W1,
+        NAMED_NODE,
+        [{series("repot_worker_up"): "1x90", series("repot_worker_ready"): "0x90"}],
+        [
+            {series("repot_worker_up"): "1x90", series("repot_worker_ready"): "1x90"},
+            {series("repot_worker_up"): "1x90", series("repot_worker_ready"): "1x63 0x20"},
+            # it finishes its tasks, which may take hours
+            {
+                series("repot_worker_up"): "1x90",
+                series("repot_worker_ready"): "0x90",
+                series("repot_worker_state", state="stopping"): "1x90",
+            },
+        ],
+        sources=("",),
+    ),
+    "TasksRedelivered": Case(
+        {**W1, "task": "shop.pay"},
+        {**NAMED_NODE, "{{ $labels.task }}": "shop.pay"},
+        [
+            counted("1x60 2x30", "0x90"),
+            counted("_x60 1x30", "0x90"),
+            # the worker died of the message, and its successor has it now
+            counted("1x60 1x30", "0x60 3660x30"),
+            counted("1x58 _x2 1x30", "0x58 _x2 3660x30"),
+        ],
+        [counted("1x90", "0x90"), counted("0x90", "0x60 3660x30"), counted("1x20 1x70", "0x20 1260x70")],
+        sources=("",),
+    ),
+    "NothingConsumed": Case(
+        QUEUE,
+        {"{{ $value }}": "5", "{{ $labels.queue }}": "mail", "{{ $labels.broker }}": "amqp://b"},
+        [
+            WAITING,
+            # work elsewhere, as on the new broker
+            WAITING | {queue(CONSUMED): "0x90", series(ACTIVE): "2x90", RECEIVED: "0+1x90"},
+            WAITING | {queue(CONSUMED, of="other"): "1x90", queue(CONSUMED): "0x90", RECEIVED: "0+1x90"},
+            WAITING | {queue(CONSUMED, instance="i2"): "1x90", RECEIVED: "0+1x90"},
+            # who consumes it gets nothing
+            WAITING | {queue(CONSUMED): "1x90", series(ACTIVE): "0x90", RECEIVED: "7x90"},
+        ],
+        [
+            {queue(READY): "0x90"},
+            {queue(READY, "dead_letters"): "5x90"},
+            WAITING | {queue(CONSUMED): "1x90", series(ACTIVE): "2x90", RECEIVED: "7x90"},
+            WAITING | {queue(CONSUMED): "1x90", series(ACTIVE): "0x90", RECEIVED: "0+1x90"},
+            # workers that are not scraped take them
+            {queue(READY): "100-1x90"},
+        ],
+        sources=("",),
+    ),
+    "QueueWaits": Case(
+        QUEUE,
+        {
+            "{{ $value | humanizeDuration }}": "16m 40s",
+            "{{ $labels.queue }}": "mail",
+            "{{ $labels.broker }}": "amqp://b",
+        },
+        [{queue(OLDEST): "1000x90"}],
+        [{queue(OLDEST): "800x90"}, {queue(OLDEST, "dead_letters"): "1000x90"}],
+        sources=("",),
+    ),
+    "DeadLetters": Case(
+        QUEUE | {"queue": "failed"},
+        {"{{ $value }}": "2", "{{ $labels.queue }}": "failed"},
+        [{queue(READY, "dead_letters", "failed"): "2x90"}],
+        [{queue(READY, "dead_letters", "failed"): "0x90"}, {queue(READY, of="orders.dead"): "2x90"}],
+        sources=("",),
+    ),
     "RolloutWaitsForPerson": Case(
         FRIDAY,
         NAMED,
@@ -213,4 +312,4 @@ def test_an_alert_is_raised_once_and_else_silent(alert: str, tmp_path: Path) -> 
 def test_every_alert_on_rollouts_and_the_outbox_has_a_case() -> None:
     groups = yaml.safe_load(ALERTS.read_text())["groups"]
     named = {one["alert"] for group in groups if group["name"] in ("rollouts", "outbox") for one in group["rules"]}
-    assert named == {*CASES}
+    assert named <= {*CASES}

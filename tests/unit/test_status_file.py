@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,6 +39,8 @@ from repot.worker.status_file import (
     path_of,
     read,
 )
+from repot.worker.status_place import StatusPlace
+from repot.worker.status_step import StatusStep
 from repot.worker.task_counters import TaskCounters
 from repot.worker.task_outcomes import OTHER, TaskDuration, TaskOutcome
 from repot.worker.tcp_info import is_connected
@@ -186,6 +191,8 @@ def test_the_kernel_tells_whether_a_connection_is_open() -> None:
                 # closed by the other side, not by this one
                 assert not is_connected(os.getpid(), [peer])
     assert is_connected(2**22 + 1, [peer]) is None
+    # a socket file has no such address
+    assert is_connected(os.getpid(), []) is None
 
 
 @pytest.mark.parametrize(
@@ -302,6 +309,7 @@ def test_the_only_living_worker_is_taken_and_two_are_ambiguous(tmp_path: Path) -
 
 
 _GONE = replace(this_process(), start_ticks="1")
+_BUSY = Pool("solo", 1, active=1, reserved=1, longest_running=Task("shop.render", "1", 0, None))
 
 
 @pytest.mark.parametrize(
@@ -315,6 +323,8 @@ _GONE = replace(this_process(), start_ticks="1")
         # it has ended by itself, makes way, or is from before the machine's last start
         ({"process": _GONE, "phase": WorkerPhase.STOPPED}, {}, "running"),
         ({"phase": WorkerPhase.STOPPING}, {}, "running"),
+        # it was killed when it took too long
+        ({"process": _GONE, "phase": WorkerPhase.STOPPING}, {}, "running"),
         ({"process": replace(_GONE, boot_id="another")}, {}, "running"),
     ],
 )
@@ -340,6 +350,27 @@ def test_the_status_file_of_a_killed_container_does_not_count(tmp_path: Path) ->
     found = find_status(tmp_path, "")
     assert isinstance(found, WorkerStatus)
     assert found.node == "new@h"
+
+
+@pytest.mark.parametrize("changes", [{"pool": _BUSY}, {"phase": WorkerPhase.STOPPING}], ids=["busy", "stopping"])
+def test_a_killed_worker_of_another_container_is_gone_however_old_its_file_may_be(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    """Its process ids mean nothing here; the kernel knows whether one still holds the place of the file."""
+    process = replace(this_process(), pid=1, start_ticks="1", pid_namespace="pid:[1]")
+    written = _status(process=process, written_at=monotonic() - 3000, **changes)
+    reads, writes = os.pipe()
+    worker = os.fork()
+    if not worker:
+        StatusPlace.claim(tmp_path, written.node).write(written.to_json())
+        os.write(writes, b"x")
+        signal.pause()
+    os.read(reads, 1)
+    assert liveness(find_status(tmp_path, written.node), 60).ok
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+    found = liveness(find_status(tmp_path, written.node), 60)
+    assert (found.ok, found.state) == (False, "gone")
 
 
 def test_an_unreadable_status_file_is_not_a_missing_one(tmp_path: Path) -> None:
@@ -500,6 +531,15 @@ def test_errors_of_connections_are_a_metric_before_the_first() -> None:
         assert {OTHER: 0} | errors == found
 
 
+@pytest.mark.parametrize(("age_s", "is_known"), [(1, True), (300, False)])
+def test_the_last_contact_is_unknown_while_the_worker_does_not_look(age_s: float, is_known: bool) -> None:
+    """A solo worker in its task writes nothing, and the age would be that of the task."""
+    at = monotonic() - age_s
+    status = _status(written_at=at, link=replace(LINK, last_contact_at=at))
+    seen = Snapshot(monotonic(), status, ProbeResult(ok=True, state=WorkerState.BUSY, reason=""))
+    assert is_known == (b"repot_broker_last_contact_age_seconds{" in Metrics().render(seen, ()))
+
+
 def test_the_probe_reads_its_few_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tuple(getattr(probe_settings(), name) for name in ("status_dir", "node", "status_timeout_s")) == (
         None,
@@ -540,3 +580,9 @@ def test_the_default_directory_belongs_to_one_application(monkeypatch: pytest.Mo
     assert isinstance(answer, ProbeResult)
     assert f"workers with other settings have theirs in {mine}" in answer.reason
     assert answer.state == "no_worker"
+
+
+def test_a_worker_without_a_place_for_its_file_starts_without_one() -> None:
+    """As with a file system that is read-only; Celery makes each step before it asks whether to include it."""
+    consumer: Any = SimpleNamespace(controller=SimpleNamespace())
+    assert not StatusStep(consumer).include_if(consumer)
