@@ -38,7 +38,7 @@ def no_answer(server: Endpoint, error: BaseException) -> BrokerUnreachable:
     is_unresolved = "Name or service not known" in str(error) or "name resolution" in str(error)
     hint = "Is the host's name right?" if is_unresolved else "Is it running, and is the port right?"
     if is_unstated_broker(server.url):
-        hint += " No variable states the broker, so this is the default of WORKER_BROKER_URL."
+        hint += " It is the default of WORKER_BROKER_URL, which no variable states."
     return BrokerUnreachable(f"{server} did not answer: {error}", hint=hint)
 
 

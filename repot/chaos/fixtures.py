@@ -101,7 +101,7 @@ class Chaos:
         self, scenario: str = "", *, task: str = "",
         args: Sequence[Any] | Callable[[], object] = (), kwargs: Mapping[str, Any] | None = None,
         profile: str = "", guard: bool = True, probe: str | Callable[..., object] = "",
-        expect: int | Mapping[str, int] | None = None, queues: Sequence[str] = (), pool: str = "",
+        expect: int | Mapping[str, int] | None = None, queues: str | Sequence[str] = (), pool: str = "",
         scale: float | None = None, reset: str | Callable[[], object] = "", into: float = 0,
     ) -> Result:  # fmt: skip
         """Run a task under a scenario and return the result; without a `task`, one of repot's own.
@@ -112,10 +112,10 @@ class Chaos:
         `guard` is whether guards are active. `probe` is a command that prints the number of effects so far, or a
         function of the root id, the arguments and the keyword arguments that returns it; both may give numbers by
         name. `expect` is how many there are to be, one of each without it. Without a probe an effect is a run whose
-        function has returned. `queues` are those that the application's workers consume; by default all that are
-        declared or that tasks are routed to. `pool` is theirs; by default the application's. `scale` divides the times
-        of settings; 1 leaves them as they are. A scenario that does not apply skips the test; an experiment that cannot
-        be completed fails it.
+        function has returned. `queues` are those that the application's workers consume, as a list or separated by
+        commas; by default all that are declared or that tasks are routed to. `pool` is theirs; by default the
+        application's. `scale` divides the times of settings; 1 leaves them as they are. A scenario that does not apply
+        skips the test; an experiment that cannot be completed fails it.
         """
         __tracebackhide__ = True
         with _explained():
@@ -127,6 +127,7 @@ class Chaos:
             _refuse_ignored(own, expect, has_task=bool(task))
             counted = Probe(probe, {UNNAMED: expect} if isinstance(expect, int) else expect or {}) if probe else None
             make, args = (args, ()) if callable(args) else (None, args)
+            queues = queues.split(",") if isinstance(queues, str) else queues
             made = Target(
                 app, task, tuple(args), dict(kwargs or {}), make, getattr(make, "__qualname__", ""), counted, reset,
                 tuple(queues), pool, scale, into_s=into,
@@ -159,6 +160,8 @@ def _refuse_ignored(options: Mapping[str, object], expect: object, *, has_task: 
     __tracebackhide__ = True
     if not has_task and (ignored := [name for name, value in options.items() if value]):
         pytest.fail(f"{', '.join(ignored)} without task: it names the application's task", pytrace=False)
+    if isinstance(options["args"], str):
+        pytest.fail(f"args is the text {options['args']!r}: put it in a list", pytrace=False)
     if expect is not None and not options["probe"]:
         pytest.fail("expect without probe: it is what the probe is to count", pytrace=False)
 

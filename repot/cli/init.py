@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from repot.init import BROKERS, initialize, is_ignored_by_git
+from repot.init import BROKERS, PREVIOUS, initialize, is_addition, is_ignored_by_git
 from repot.init.rollout import DOTENV, NAME
 
 #: As `celery -A` takes it; nothing that a shell or systemd would read as more than a word.
@@ -64,19 +64,21 @@ def init(directory: Path, broker: str | None, app: str, rollout: str, *, force: 
     kubernetes/rollout.yaml: workers on both brokers, their beats, and the controller. The
     target is the other broker in .env, BRIDGE_READ_URL. See docs/rollout-deploy.md.
     """
-    is_added = bool(rollout) and (directory / ".env").exists()
+    is_added = is_addition(directory, rollout)
     if broker is None and not is_added:
         message = "Missing option '--broker'. Choose from: " + ", ".join(BROKERS)
         raise click.UsageError(message)
     written = initialize(directory, broker=broker or "", app=app, force=force, rollout=rollout)
     paths = [str(path) for path in written.files]
     if as_json:
-        click.echo(json.dumps({"written": paths, "kept": list(written.kept)}))
+        click.echo(json.dumps({"written": paths, "kept": list(written.kept), "replaced": list(written.replaced)}))
     else:
         click.echo("\n".join(paths))
     if written.kept:
         click.echo(f"kept from the previous .env: {', '.join(written.kept)}", err=True)
-    for name in (".env", DOTENV) if rollout else (".env",):
+    if written.replaced:
+        click.echo(f"replaced, as {PREVIOUS} still has it: {', '.join(written.replaced)}", err=True)
+    for name in (".env", *([PREVIOUS] if written.replaced else []), *([DOTENV] if rollout else [])):
         if not is_ignored_by_git(directory, name):
             message = f"git does not ignore {name}, which contains passwords: add the line `{name}` to .gitignore"
             click.echo(message, err=True)

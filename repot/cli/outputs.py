@@ -222,6 +222,7 @@ class Initialized:
 
     written: list[str]
     kept: list[str]
+    replaced: list[str]
 
 
 @dataclass

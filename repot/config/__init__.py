@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from repot.config.celery import Role, celery_config, entries
     from repot.config.entry import Entry
     from repot.config.environment import (
+        CELERYS,
         app_name,
         as_environment,
         child_environment,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from repot.config.urls import BrokerUrl, ServiceUrl
 
 __all__ = [
+    "CELERYS",
     "BrokerUrl",
     "Entry",
     "ExplicitSettings",

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from repot.config.healthcheck import HealthcheckSettings
 from repot.config.probe import status_timeout_problem
 from repot.config.renamed import RENAMED, renamed
-from repot.config.settings import PREFIX, EnvironmentSettings, WorkerSettings, autoscale_problems, variable
+from repot.config.settings import EnvironmentSettings, WorkerSettings, autoscale_problems, variable
 from repot.errors import ConfigInvalid
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Celery's own variables (celery/app/utils.py: Settings), each with the setting that it states here.
 #: The command `celery` sets the first and the last from its options and from BROKER_URL and RESULT_BACKEND.
-_OF_CELERY = {
+CELERYS = {
     "CELERY_BROKER_URL": "broker_url",
     "CELERY_BROKER_READ_URL": "broker_read_url",
     "CELERY_BROKER_WRITE_URL": "broker_write_url",
@@ -33,6 +33,9 @@ _DEFAULT_BROKER = WorkerSettings.model_fields["broker_url"].default
 _QUEUE_NAMES = "CELERY_QUEUE_NAMES"
 #: The usual variable for the pair behind `celery worker --autoscale`: maximum and minimum of processes.
 _AUTOSCALE = "CELERY_WORKER_AUTOSCALE"
+
+#: Variables that state an option of `celery worker` (`auto_envvar_prefix` in celery/bin/celery.py).
+_OF_THE_COMMAND = "CELERY_WORKER_"
 
 #: Variables, without prefix, that Kubernetes sets in every container for a Service called `worker`.
 _SERVICE_LINK = re.compile(r"^(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\w+)?)$")
@@ -55,7 +58,7 @@ def load() -> WorkerSettings:
     def contradictions(settings: WorkerSettings) -> list[str]:
         return [*_two_addresses(settings), *autoscale_problems(settings, os.environ.get(_AUTOSCALE, ""), _AUTOSCALE)]
 
-    given = {field: os.environ[name] for name, field in _OF_CELERY.items() if name == source(field)}
+    given = {field: os.environ[name] for name, field in CELERYS.items() if name == source(field)}
     if os.environ.get(_QUEUE_NAMES) and not _is_set("queue_names"):
         given["queue_names"] = os.environ[_QUEUE_NAMES]
     return _load(WorkerSettings, given=given, contradictions=contradictions)
@@ -98,7 +101,7 @@ def _load(
 
 def source(field: str) -> str:
     """Return the variable that states a setting of a worker here, or would state it: Celery's own, or repot's."""
-    for name, stated in _OF_CELERY.items():
+    for name, stated in CELERYS.items():
         if stated == field and os.environ.get(name) and not _is_set(field):
             return name
     return variable(field)
@@ -115,14 +118,14 @@ def is_stated(*fields: str) -> bool:
 
 
 def is_unstated_broker(url: str) -> bool:
-    """Return whether this is the default address of the broker, and no variable states one."""
+    """Return whether this is the default address of the broker, and no variable states one; an option still may."""
     return not is_stated("broker_url") and url == _DEFAULT_BROKER
 
 
 def overriding_variable(key: str) -> str:
     """Return the variable by which Celery overrides one of its settings here; empty if it is not set."""
     name = f"CELERY_{key.upper()}"
-    return name if name in _OF_CELERY and os.environ.get(name) else ""
+    return name if name in CELERYS and os.environ.get(name) else ""
 
 
 def app_name() -> str:
@@ -140,15 +143,22 @@ def as_environment(settings: WorkerSettings) -> dict[str, str]:
 def child_environment(settings: WorkerSettings) -> dict[str, str]:
     """Return the environment for a worker process with these settings and no others.
 
-    An application that reads one of Celery's variables itself finds the address of these settings there.
+    An application that reads one of Celery's variables itself finds the address of these settings there. Variables of
+    its own stay, also those whose names begin as Celery's or repot's do.
     """
     given = as_environment(settings)
     celerys = {
         name: given[variable(field)]
-        for name, field in _OF_CELERY.items()
+        for name, field in CELERYS.items()
         if os.environ.get(name) and variable(field) in given
     }
-    return inherited_environment(without=(PREFIX, "CELERY_")) | celerys | given
+    return {name: text for name, text in os.environ.items() if not _is_of_a_worker(name)} | celerys | given
+
+
+def _is_of_a_worker(name: str) -> bool:
+    """Return whether repot, Celery or its command `worker` reads a variable."""
+    stated = {*map(variable, WorkerSettings.model_fields), *CELERYS, _QUEUE_NAMES}
+    return name.upper() in stated or name.startswith(_OF_THE_COMMAND)
 
 
 def inherited_environment(*, without: Iterable[str]) -> dict[str, str]:
@@ -162,7 +172,7 @@ def _text(value: object) -> str:
 
 def _two_addresses(settings: WorkerSettings) -> Iterator[str]:
     """Yield each address that Celery's variable and repot's state differently."""
-    for name, field in _OF_CELERY.items():
+    for name, field in CELERYS.items():
         text = os.environ.get(name)
         if not text or not _is_set(field):
             continue
@@ -259,6 +269,6 @@ def explain(error: ValidationError, settings: type[EnvironmentSettings] = Worker
 
 def _with_sources(line: str) -> str:
     """Name the variables of Celery's that were read in place of repot's."""
-    for field in _OF_CELERY.values():
+    for field in CELERYS.values():
         line = re.sub(rf"\b{variable(field)}\b", source(field), line)
     return line

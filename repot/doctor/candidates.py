@@ -25,7 +25,7 @@ def commands_for(root: Path) -> list[str]:
 
 def _commands(path: Path, root: Path) -> Iterator[str]:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
         tree = ast.parse(text) if "Celery(" in text else None
     except (OSError, SyntaxError, ValueError, RecursionError):
         return

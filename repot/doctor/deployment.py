@@ -88,7 +88,7 @@ def _commands(root: Path) -> Iterator[tuple[list[str], Location]]:
     for path in files[:_MAX_FILES]:
         if not path.is_file() or path.stat().st_size > _MAX_BYTES:
             continue
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
         if path.suffix == ".sh":
             text = _with_variables(text)
         name = shorten(path, root)

@@ -233,7 +233,7 @@ def _read_module(
         SyntaxError: it is not Python. Or ValueError.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
         tree = ast.parse(text)
         _Reader(found, shown, names, tasks).visit(tree)
         if tasks or SENDS.search(text):

@@ -7,6 +7,7 @@ import secrets
 from string import Template
 from typing import TYPE_CHECKING, NamedTuple
 
+from repot.config import CELERYS, variable
 from repot.errors import ConfigInvalid
 
 if TYPE_CHECKING:
@@ -25,25 +26,25 @@ _BYTES_OF_A_PASSWORD = 24
 #: Characters that shells, URLs, Compose, systemd and the servers' files read without quoting.
 _PLAIN = re.compile(r"[A-Za-z0-9_.~-]+")
 
-_NAME = re.compile(r"^([A-Z_]+)=", re.MULTILINE)
-
 
 class Dotenv(NamedTuple):
-    """The text of `.env`, with passwords, and the names of the variables kept from the previous file."""
+    """The text of `.env`, with passwords, and names of variables of the previous file: those kept, those replaced."""
 
     text: str
     kept: tuple[str, ...]
+    replaced: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Omit the text: a traceback must not show a password."""
-        return f"Dotenv(kept={self.kept!r})"
+        return f"Dotenv(kept={self.kept!r}, replaced={self.replaced!r})"
 
 
 def make(template: str, *, broker: str, app: str, before: str) -> Dotenv:
     """Fill the template for a broker and an application.
 
     From `before`, the previous `.env`, keep the credentials, which the servers' volumes contain, and the variables that
-    the template does not set.
+    the template does not set. Celery's own variables for an address that the template states differently become
+    comments: two addresses are an error.
 
     Raises:
         ConfigInvalid: a credential to keep would need quoting in a URL.
@@ -59,11 +60,14 @@ def make(template: str, *, broker: str, app: str, before: str) -> Dotenv:
         profiles=_COMPOSE_PROFILES[broker],
         **{f"{name}_mark": "" if name == broker else "# " for name in BROKERS},
     )
-    ours = set(_NAME.findall(text))
-    others = {name: line for name, (_, line) in lines.items() if name not in ours}
+    ours = {name: value for name, (value, _) in _variables(text)}
+    others = {name: line.strip() for name, (_, line) in lines.items() if name not in ours}
+    addresses = {name: ours[variable(field)] for name, field in CELERYS.items() if variable(field) in ours}
+    replaced = [name for name, (value, _) in lines.items() if addresses.get(name, ours.get(name, value)) != value]
     if others:
-        text += "\n# From the previous .env.\n" + "".join(line.strip() + "\n" for line in others.values())
-    return Dotenv(text, (*kept, *others))
+        marks = {name: "# " if name in replaced else "" for name in others}
+        text += "\n# From the previous .env.\n" + "".join(f"{marks[name]}{line}\n" for name, line in others.items())
+    return Dotenv(text, (*kept, *(name for name in others if name not in replaced)), tuple(replaced))
 
 
 def _variables(text: str) -> Iterator[tuple[str, tuple[str, str]]]:

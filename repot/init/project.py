@@ -17,28 +17,45 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _DOTENV = ".env"
-_COPIED = ("compose.yaml", "supervisord.conf", "systemd/worker.service")
+_COMPOSE = "compose.yaml"
+_COPIED = (_COMPOSE, "supervisord.conf", "systemd/worker.service")
+
+#: The previous `.env`, if a variable of it was replaced.
+PREVIOUS = ".env.previous"
+
+#: Docker Compose reads `compose.yaml` in place of these, and adds an override file to it.
+_OTHER_COMPOSE = ("compose.yml", "docker-compose.yaml", "docker-compose.yml", "*compose.override.y*ml")
 
 #: Modes of an ordinary file (the umask applies) and of a file with passwords.
 _OPEN_TO_ALL, _OWNER_ONLY = 0o666, 0o600
 
 
 class Written(NamedTuple):
-    """The result of `initialize`: the files, and the variables that `.env` kept from the previous one."""
+    """The result of `initialize`: the files, and the variables of the previous `.env` that it kept and replaced."""
 
     files: tuple[Path, ...]
     kept: tuple[str, ...]
+    replaced: tuple[str, ...]
+
+
+def is_addition(directory: Path, rollout: str) -> bool:
+    """Return whether the files of a rollout are written beside a `.env` that is there."""
+    try:
+        return bool(rollout and (directory / _DOTENV).stat().st_size)
+    except OSError:
+        return False
 
 
 def initialize(directory: Path, *, broker: str, app: str, force: bool = False, rollout: str = "") -> Written:
     """Write the starting files for `broker`, one of `BROKERS`, into an existing directory.
 
-    `force` replaces existing files; `.env` keeps its credentials and the variables that repot does not set.
+    `force` replaces existing files; `.env` keeps its credentials and the variables that repot does not set, and its
+    text is kept beside it if a variable changes.
     With the name of a rollout, write its files as well; beside an existing `.env` these alone.
 
     Raises:
         DirectoryUnusable: the directory or a file in it cannot be read or written; no file has changed.
-        FileUnusable: some files exist and `force` is off; no file has changed.
+        FileUnusable: some files exist and `force` is off, or Docker Compose reads another one; no file has changed.
         ConfigInvalid: a credential to keep cannot be used; no file has changed.
     """
     from importlib.resources import files
@@ -47,11 +64,12 @@ def initialize(directory: Path, *, broker: str, app: str, force: bool = False, r
     try:
         _require_directory(directory)
         before = _text_before(directory / _DOTENV)
-        is_added = bool(rollout and before)
+        is_added = is_addition(directory, rollout)
         names: tuple[str, ...] = () if is_added else (_DOTENV, *_COPIED)
         if rollout:
             names += (overlay.DOTENV, *overlay.COPIED, overlay.MANIFESTS)
         _require_places(directory, names)
+        _require_no_other_project(directory, names)
         if not force:
             _require_absent(directory, names)
         if is_added:
@@ -64,11 +82,11 @@ def initialize(directory: Path, *, broker: str, app: str, force: bool = False, r
             generated[overlay.DOTENV] = overlay.make(template, name=rollout, dotenv=made.text)
             generated[overlay.MANIFESTS] = overlay.make_manifests(example, name=rollout, dotenv=made.text)
         contents = {directory / name: generated.get(name) or (templates / name).read_text() for name in names}
-        _write_all(contents)
+        _write_all(contents | ({directory / PREVIOUS: before} if made.replaced else {}))
     except OSError as error:
         message = f"the files cannot be written to {directory}: {error.strerror}"
         raise DirectoryUnusable(message, hint="Name a directory that you can write to.") from error
-    return Written(tuple(contents), made.kept)
+    return Written(tuple(contents), made.kept, made.replaced)
 
 
 def is_ignored_by_git(directory: Path, name: str = _DOTENV) -> bool:
@@ -107,8 +125,19 @@ def _require_absent(directory: Path, names: Iterable[str]) -> None:
         raise FileUnusable(
             "no file was written, because these files exist:\n" + "\n".join(f"  {path}" for path in existing),
             hint="Name another directory, or replace them with --force; "
-            "it keeps the credentials in .env and the variables that repot does not set.",
+            f"it keeps the credentials in {_DOTENV} and the variables that repot does not set.",
         )
+
+
+def _require_no_other_project(directory: Path, names: Iterable[str]) -> None:
+    """Raise an error if `compose.yaml` would replace the project that Docker Compose reads here."""
+    if _COMPOSE not in names or (directory / _COMPOSE).exists():
+        return
+    others = sorted({path.name for pattern in _OTHER_COMPOSE for path in directory.glob(pattern)})
+    if others:
+        message = f"no file was written, because {directory} has a project of Docker Compose: {', '.join(others)}"
+        hint = f"Docker Compose would read {_COMPOSE} in its place or with it. Name another directory."
+        raise FileUnusable(message, hint=hint)
 
 
 def _text_before(path: Path) -> str:
@@ -133,7 +162,8 @@ def _write_all(contents: dict[Path, str]) -> None:
                 path.parent.mkdir()
                 made.append(path.parent)
         for path, text in contents.items():
-            _write_new(temporary[path], text, _OWNER_ONLY if path.name in (_DOTENV, overlay.DOTENV) else _OPEN_TO_ALL)
+            is_secret = path.name in (_DOTENV, PREVIOUS, overlay.DOTENV)
+            _write_new(temporary[path], text, _OWNER_ONLY if is_secret else _OPEN_TO_ALL)
         for path in contents:
             temporary[path].replace(path)
         made.clear()

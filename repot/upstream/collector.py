@@ -656,7 +656,7 @@ def _source(path: Path, root: Path, asked: Asked, known: Optional[Data] = None) 
     """Return a file to read; None if it is not worth that. `known` are the globals of a loaded module."""
     source: Data = {"path": str(path), "loaded": known is not None, "names": {}}
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError:
         # the reader says that it cannot be read
         return source

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import pkgutil
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from celery import Celery
@@ -26,7 +27,8 @@ def load_app(name: str) -> Celery:
         ConfigInvalid: its environment is wrong.
     """
     try:
-        app = collector.load(name)
+        with redirect_stdout(sys.stderr):  # what it prints is no result of the command
+            app = collector.load(name)
     except RepotError:
         raise
     except (Exception, SystemExit) as error:
@@ -57,7 +59,8 @@ def import_tasks(app: Celery, name: str) -> None:
         AppFailed: one of them raises an error.
     """
     try:
-        collector.import_tasks(app)
+        with redirect_stdout(sys.stderr):
+            collector.import_tasks(app)
     except RepotError:
         raise
     except (Exception, SystemExit) as error:

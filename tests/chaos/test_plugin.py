@@ -63,7 +63,7 @@ import pytest
 pytestmark = pytest.mark.chaos_profile("amqp-quorum")
 
 def test_pays_once(chaos):
-    found = chaos.survives("killed-after-effect", task="shop.pay", args=["order-7"])
+    found = chaos.survives("killed-after-effect", task="shop.pay", args=["order-7"], queues="celery")
     assert found.task_under_test.verdict == "parked"
     assert (1, 7) == (found.task_under_test.effects, found.seed)
     assert found.task_under_test.history.runs[0].state == "killed"
@@ -81,6 +81,10 @@ def test_options_without_a_task(chaos):
 
 def test_a_count_without_a_probe(chaos):
     chaos.run("no-fault", task="shop.pay", args=["order-7"], expect=3)
+
+
+def test_a_text_in_place_of_arguments(chaos):
+    chaos.run("no-fault", task="shop.pay", args="order-7")
 """
 
 UNGUARDED = """
@@ -210,13 +214,14 @@ def test_users_tasks_run_under_scenarios(project: pytest.Pytester) -> None:
     """Passed, not applicable, a wrong task name, and options that would be left out."""
     project.makepyfile(GUARDED)
     found = project.runpytest_subprocess("--tb=short", "-rs")
-    found.assert_outcomes(passed=1, skipped=1, failed=3)
+    found.assert_outcomes(passed=1, skipped=1, failed=4)
     found.stdout.fnmatch_lines(
         [
             "there is no task 'shop.pya'",
             "hint: Did you mean shop.pay?",
             "args, into without task: it names the application's task",
             "expect without probe: it is what the probe is to count",
+            "args is the text 'order-7': put it in a list",
             "SKIPPED*the task never reached the phase retry-publish*",
         ]
     )

@@ -394,7 +394,11 @@ class _Server:
 
     def _take(self, orders: socket.socket) -> Forked | None:
         """Take an order, and return in the forked process what it has to become."""
-        message, descriptors, _, _ = socket.recv_fds(orders, ORDER_BYTES, 16)
+        message: bytes = b""
+        descriptors: list[int] = []
+        # one that ends with something unread resets the connection
+        with suppress(ConnectionResetError):
+            message, descriptors, _, _ = socket.recv_fds(orders, ORDER_BYTES, 16)
         if not message:
             self._forget(orders)
             return None

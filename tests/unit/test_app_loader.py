@@ -9,7 +9,7 @@ import pytest
 
 from repot.config import app_name, load
 from repot.errors import AppNotFound
-from repot.worker.app_loader import load_app
+from repot.worker.app_loader import import_tasks, load_app
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +53,17 @@ def test_a_typing_error_has_the_name_that_is_most_alike(
     with pytest.raises(AppNotFound) as missing:
         load_app(name)
     assert missing.value.hint.endswith(hint)
+
+
+def test_what_an_application_prints_is_no_result_of_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    application = "app = Celery('loud', include=['loud_tasks'], set_as_current=False)\n"
+    (tmp_path / "loud.py").write_text(f"from celery import Celery\nprint('loaded')\n{application}")
+    (tmp_path / "loud_tasks.py").write_text("print('tasks')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_tasks(load_app("loud"), "loud")
+    assert capsys.readouterr() == ("", "loaded\ntasks\n")
 
 
 @pytest.mark.parametrize("variable", ["WORKER_APP", "worker_app", "Worker_App"])

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -353,6 +354,12 @@ def test_a_broker_beyond_this_machine_must_be_allowed_by_name(url: str) -> None:
 def test_a_link_that_cannot_be_cut_is_refused(url: str) -> None:
     with pytest.raises(ConfigInvalid, match="a link that cannot be cut"):
         planning.external([url], [])
+
+
+def test_a_named_profile_of_another_broker_is_refused() -> None:
+    brokers: Any = {BrokerKind.REDIS: None}
+    with pytest.raises(ConfigInvalid, match="the profile amqp-quorum does not run on the broker"):
+        planning.plan(names=["no-fault"], profiles=["redis-late", "amqp-quorum"], brokers=brokers)
 
 
 def test_an_environment_without_a_server_is_not_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:

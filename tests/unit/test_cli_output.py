@@ -19,7 +19,7 @@ _ALLOWED = {
     "output.py": 3,
     "up.py": 7,
     "completion.py": 1,
-    "init.py": 7,
+    "init.py": 8,
     "config.py": 2,
     "demo.py": 1,
     "doctor.py": 4,

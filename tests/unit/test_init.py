@@ -121,8 +121,45 @@ def test_what_was_written_is_data_and_the_rest_is_talk(tmp_path: Path) -> None:
     assert {
         "written": [str(tmp_path / name) for name in WRITTEN],
         "kept": list(CREDENTIALS),
+        "replaced": [],
     } == json.loads(made.stdout)
     assert sorted(WRITTEN) == sorted(contents(tmp_path))
+
+
+def test_what_force_replaces_in_the_dotenv_is_kept_beside_it(tmp_path: Path) -> None:
+    """And Celery's own address, which would contradict the new one, becomes a comment."""
+    init(tmp_path, "--broker", "redis")
+    path = tmp_path / ".env"
+    address = "WORKER_BROKER_URL=redis://:old-password@prod/0"
+    before = re.sub("(?m)^WORKER_BROKER_URL=.*", address, path.read_text())
+    before += "CELERY_BROKER_URL=redis://:old-password@prod/0\nMINE=1\n"
+    path.write_text(before)
+    made = init(tmp_path, "--broker", "redis", "--force")
+    assert made.exit_code == 0
+    assert "replaced, as .env.previous still has it: WORKER_BROKER_URL, CELERY_BROKER_URL\n" in made.stderr
+    assert (tmp_path / ".env.previous").read_text() == before
+    assert stat.S_IMODE((tmp_path / ".env.previous").stat().st_mode) == 0o600
+    found = dotenv_values(path)
+    assert ("CELERY_BROKER_URL" in found, found["MINE"]) == (False, "1")
+    assert "old-password" not in made.output + str(found)
+
+
+@pytest.mark.parametrize("name", ["docker-compose.yml", "compose.yml", "compose.override.yaml"])
+def test_a_project_of_docker_compose_is_not_taken_over(tmp_path: Path, name: str) -> None:
+    """Compose would read `compose.yaml` in its place, and start its servers with new passwords and volumes."""
+    (tmp_path / name).write_text("services: {}\n")
+    for force in ([], ["--force"]):
+        made = init(tmp_path, "--broker", "redis", *force)
+        assert (made.exit_code, made.stdout) == (2, "")
+        assert name in made.stderr
+    assert {name: "services: {}\n"} == contents(tmp_path)
+
+
+def test_an_empty_dotenv_is_none(tmp_path: Path) -> None:
+    (tmp_path / ".env").touch()
+    made = init(tmp_path, "--rollout", "friday", "--force")
+    assert made.exit_code == 2
+    assert "Missing option '--broker'" in made.stderr
 
 
 @pytest.mark.parametrize("there", WRITTEN)

@@ -332,9 +332,16 @@ def test_a_child_gets_these_settings_and_no_others(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("WORKER_HEARTBEAT", "33")
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://elsewhere")
     monkeypatch.setenv("OTHER", "kept")
+    # an option of `celery worker`, and what an application reads itself
+    monkeypatch.setenv("CELERY_WORKER_AUTOSCALE", "8,1")
+    monkeypatch.setenv("CELERY_QUEUE_NAMES", "high")
+    own = {"CELERY_CONFIG_MODULE": "shop.settings", "CELERY_ACKS_LATE": "1", "WORKER_SHIFT": "night"}
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
     child = child_environment(ExplicitSettings(prefetch_multiplier=2))
     assert {name: value for name, value in child.items() if name.startswith(("WORKER_", "CELERY_"))} == {
-        "WORKER_PREFETCH_MULTIPLIER": "2"
+        "WORKER_PREFETCH_MULTIPLIER": "2",
+        **own,
     }
     assert child["OTHER"] == "kept"
 

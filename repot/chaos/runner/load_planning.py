@@ -185,8 +185,7 @@ def _faults(names: Sequence[str], *, harmless: bool) -> tuple[Scenario, ...]:
 def _profile(given: LoadOptions, brokers: Mapping[BrokerKind, ExternalBroker]) -> Profile:
     profile = planning.fitting_profile(given.app, given.profile, given.profiles_file)
     if brokers and profile.kind not in brokers:
-        message = f"the profile {profile.name} does not run on the broker that --broker-url names"
-        raise ConfigInvalid(message, hint="Name another one by --profile; `repot chaos list` shows them.")
+        raise planning.elsewhere(profile.name)
     return profile
 
 

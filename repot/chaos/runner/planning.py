@@ -32,7 +32,7 @@ from repot.worker.app_loader import load_app
 from repot.worker.configure import configured_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from celery import Celery
@@ -75,7 +75,7 @@ def plan(
     mine = known.from_file(own_profiles) if own_profiles else {}
     chosen = [_profile(name, mine) for name in (profiles or mine or known.PROFILES)]
     if brokers:
-        chosen = [one for one in chosen if one.kind in brokers]
+        chosen = list(_on(brokers, chosen, named=bool(profiles)))
     if target.app:
         chosen = _fitting(target.app, chosen, named=bool(profiles or mine))
     scenarios = _scenarios(names)
@@ -95,6 +95,21 @@ def plan(
         raise ConfigInvalid(message, hint="`repot chaos list` names scenarios and profiles.")
     options = _options(target, own_profiles, brokers.values())
     return Plan(planned, seed=seed, target=target, external=dict(brokers), judged=judged, options=options)
+
+
+def _on(brokers: Container[BrokerKind], chosen: Iterable[Profile], *, named: bool) -> Iterator[Profile]:
+    """Yield the profiles of these brokers' kinds; a named one of another kind is an error."""
+    for one in chosen:
+        if one.kind in brokers:
+            yield one
+        elif named:
+            raise elsewhere(one.name)
+
+
+def elsewhere(profile: str) -> ConfigInvalid:
+    """Return the error of a named profile that needs a broker of another kind."""
+    message = f"the profile {profile} does not run on the broker that --broker-url names"
+    return ConfigInvalid(message, hint="Name another one by --profile; `repot chaos list` shows them.")
 
 
 def _guards(target: Target, given: Sequence[bool] | None) -> tuple[bool, ...]:

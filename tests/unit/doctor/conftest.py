@@ -46,9 +46,9 @@ def project(tmp_path: Path) -> Iterator[Callable[[str], Facts]]:
     """Import the text of a module as the project's only one, and read its application."""
     name = f"shop_{uuid4().hex[:8]}"
 
-    def load(text: str) -> Facts:
+    def load(text: str, encoding: str = "utf-8") -> Facts:
         path = tmp_path / f"{name}.py"
-        path.write_text(HEAD + text)
+        path.write_text(HEAD + text, encoding=encoding)
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None

@@ -319,6 +319,16 @@ def test_a_delay_that_is_too_long_names_the_call_beside_the_task(project: Callab
     assert task.location.line + 3 == late.line
 
 
+def test_a_byte_order_mark_changes_nothing(project: Callable[..., Facts], tmp_path: Path) -> None:
+    """Editors on Windows write one, and Python imports such a file."""
+    text = "@app.task(acks_late=False, shared=False)  # repot: ignore[RPT203] counters\ndef bill(): ...\n"
+    text += "def view(task): task.apply_async(countdown=DAY)\n"
+    plain, marked = (judged(project(text, encoding), tmp_path) for encoding in ("utf-8", "utf-8-sig"))
+    assert {"RPT102"} <= {one.rule.id for one in marked.findings}
+    assert [one.rule.id for one in plain.findings] == [one.rule.id for one in marked.findings]
+    assert [one.rule.id for one in marked.waived] == ["RPT203"]
+
+
 def test_a_waiver_beside_a_call(project: Callable[[str], Facts], tmp_path: Path) -> None:
     """What a finding is about need not be a task."""
     text = "def view(task):\n    task.apply_async(countdown=DAY)  # repot: ignore[RPT102] swept by beat\n"
