@@ -69,7 +69,7 @@ class DatabaseLeaseStore:
         self, connection: Connection | DriverConnection, key: str, owner: str, ending: Ending
     ) -> FinishResult:
         """Do the same in a transaction of the caller's, which ends it: until then no other run acquires the key."""
-        rule = finishing(owner, ending, FinishMode.LATE)
+        rule = finishing(owner, ending, FinishMode.COMMIT)
         return _RECORDS.apply(connection, rule, prefix=self._prefix, key=key)
 
     def connection_over(self, dbapi: Any) -> DriverConnection:  # noqa: ANN401 - of a driver

@@ -92,7 +92,7 @@ def fingerprint(
         InvalidIdempotencyKey: the arguments do not fit the function, lack a field, or cannot be serialized.
     """
     bound = _bind(name, function, args, kwargs)
-    where = namespace(**_by_name(bound)) if callable(namespace) else namespace
+    where = _made(namespace, bound, f"the namespace of {name}") if callable(namespace) else namespace
     if given is not None:
         require_key(given)
         return Fingerprint(_digest(name, where, "given", given), _payload(bound))
@@ -103,10 +103,23 @@ def fingerprint(
     if isinstance(key, AllBut):
         return Fingerprint(_digest(name, where, "all but", _without(bound, key.paths)))
     if callable(key):
-        return Fingerprint(_digest(name, where, "function", key(**_by_name(bound))))
+        return Fingerprint(_digest(name, where, "function", _made(key, bound, f"the key of {name}")))
     assert isinstance(key, tuple)
     by_name = _by_name(bound)
     return Fingerprint(_digest(name, where, "fields", {field: _field(by_name, field, name) for field in key}))
+
+
+def _made(function: Callable[..., object], bound: inspect.BoundArguments, what: str) -> object:
+    """Return what a function of the task's arguments returns.
+
+    Raises:
+        InvalidIdempotencyKey: that is nothing: all such calls would be the same work.
+    """
+    found = function(**_by_name(bound))
+    if found is None or (isinstance(found, str) and not found.strip()):
+        message = f"{what} is {found!r} for these arguments: all calls with it would be the same work"
+        raise InvalidIdempotencyKey(message, hint="Its function has to return what identifies the work.")
+    return found
 
 
 def require_key(given: object) -> str:

@@ -72,6 +72,8 @@ class Lease:
     #: Whether that transaction has the result (`Task.record_result`), and the result.
     has_result: bool = False
     result: object = None
+    #: Whether that transaction is open.
+    in_transaction: bool = False
     #: The retry that the run has sent, if it goes on after that (`Task.retry(throw=False)`).
     retry: Exception | None = None
 

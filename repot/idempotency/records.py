@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 #: The note of a run that has committed its effect (`Task.transaction`), and whose result is not stored yet.
 COMMITTED = "committed"
 
+#: What the note of a run begins with that raised Ignore, or replaced itself.
+IGNORED = "ignored"
+
 #: The note of a run whose outcome an operator has recorded (`repot leases`), without a result.
 DECIDED = "decided by an operator"
 
@@ -49,6 +52,8 @@ class FinishMode(StrEnum):
     IN_LEASE = ""
     #: The run itself, also after its lease expired, unless another run has acquired the key.
     LATE = "late"
+    #: The run itself, in the transaction of its effect, which may be committed once.
+    COMMIT = "commit"
     #: An operator; not while the lease is live.
     OPERATOR = "operator"
     #: An operator, also while the lease is live.

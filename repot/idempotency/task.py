@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,9 +31,10 @@ from repot.idempotency.fingerprint import fingerprint, require_key
 from repot.idempotency.guard import NO_FENCING_TOKEN, Lease, guard_of, result_of
 from repot.idempotency.guard_events import GuardEvent, guard_event
 from repot.idempotency.policy import FAIL_OPEN, Backoff, Policy
-from repot.idempotency.records import COMMITTED, DECIDED, Done, Failed, Mismatch, Parked, Running, RunOutcome
+from repot.idempotency.records import COMMITTED, DECIDED, IGNORED, Done, Failed, Mismatch, Parked, Running, RunOutcome
 from repot.idempotency.transaction import committing, transactional
 from repot.logs import get_logger
+from repot.upstream.tasks import is_retried_by_itself
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,8 +57,8 @@ UNANSWERED_HEADER = "repot_unanswered"
 #: Owners that a message carries: the first ones, of the time when the store was lost, and the last ones, of now.
 _MAX_UNANSWERED = 64
 
-#: The note of a run that raised Ignore: later messages with its key raise Ignore as well.
-_IGNORED = "ignored"
+#: The name of the task that runs in this context, and its lease.
+_LEASE: ContextVar[tuple[str, Lease | None]] = ContextVar("repot_lease", default=("", None))
 
 #: Added to a wait for another run's lease, which has then expired.
 SLACK_S = 0.2
@@ -131,16 +133,23 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         guard = guard_of(self.app)
         if not guard.settings.guard:
             return self._attempt(args, kwargs)
-        key = self.fingerprint(args, kwargs)
-        found = self._acquire(guard, key)
-        if isinstance(found, Done) and self._replaces(found):
-            key = key.of_replacement(self.request.replaced_task_nesting)
-            found = self._acquire(guard, key)
+        key, found = self._claim(guard, args, kwargs)
         if isinstance(found, Lease):
             return self._run_under(guard, found, args, kwargs)
         if found is None:
             return self._attempt(args, kwargs)
         return self._answer(found, key.key)
+
+    def _claim(
+        self, guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Fingerprint, Lease | Answer | None]:
+        """Return the key of this message, and what comes of a request for its lease."""
+        key = self.fingerprint(args, kwargs)
+        found = self._acquire(guard, key)
+        if isinstance(found, Done) and self._replaces(found):
+            key = key.of_replacement(self.request.replaced_task_nesting)
+            found = self._acquire(guard, key)
+        return key, found
 
     def apply_async(self, *args: Any, idempotency_key: object = None, **options: Any) -> Any:
         """Send the task, with the caller's own key if one is given; the same key with other arguments is refused.
@@ -167,8 +176,11 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
     def retry(self, *args: Any, **options: Any) -> Any:
         """Retry as Celery does, but requeue the message if the retry cannot be sent; Celery drops it.
 
-        With `throw=False` the body goes on, and the key is released for the retry when it returns.
+        With `throw=False` the body goes on, and the key is released for the retry when it returns. What `autoretry_for`
+        names is not retried if its outcome is unknown or permanent.
         """
+        if isinstance(error := options.get("exc"), self._final) and is_retried_by_itself():
+            raise error
         try:
             retry = super().retry(*args, **options)
         except Reject as error:
@@ -178,9 +190,19 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         return retry
 
     @property
+    def _final(self) -> tuple[type[BaseException], ...]:
+        """Exceptions after which a run is not retried by itself."""
+        return (*self.permanent, *self.idempotency.keep, *self.idempotency.uncertain)
+
+    @property
     def lease(self) -> Lease | None:
-        """The lease of this run; None without one."""
-        found: Lease | None = getattr(self.request, "repot_lease", None)
+        """The lease of this run, also in a greenlet or a coroutine that it started; None without one."""
+        request: Any = self.request
+        if request.id is None:
+            # Celery keeps the request of each thread and greenlet apart; a context is copied
+            name, lease = _LEASE.get()
+            return lease if name == self.name else None
+        found: Lease | None = getattr(request, "repot_lease", None)
         return found
 
     @property
@@ -223,16 +245,29 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
             message = f"{self.name} opens a second transaction, but a run has one: its outcome is committed with it"
             raise ConfigInvalid(message, hint="Put the whole effect into one block, or send another task.")
         with committing(transactional(guard.store), on, lease, lambda: self._ending_of_transaction(guard)) as given:
-            yield given
+            if lease:
+                # an earlier block was rolled back, and what it recorded with it
+                lease.in_transaction, lease.has_result, lease.result = True, False, None
+            try:
+                yield given
+            finally:
+                if lease:
+                    lease.in_transaction = False
 
     def record_result(self, result: object) -> None:
         """Let the open `transaction()` commit the task's result as well.
 
         Without it the result is stored when the task returns. A message with the same key that comes after a death
         between the two gets None; if a chain or chord needs its result, it raises ResultExpired.
+
+        Raises:
+            ConfigInvalid: no transaction is open.
         """
         lease = self.lease
         if lease:
+            if not lease.in_transaction:
+                message = f"{self.name} records a result outside of its transaction(), which would store it"
+                raise ConfigInvalid(message, hint="Call self.record_result(...) within the block, or return it.")
             lease.result, lease.has_result = result, True
 
     def fingerprint(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fingerprint:
@@ -254,9 +289,10 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
 
     def _replaces(self, answer: Done) -> bool:
         """Whether this message is the replacement (`Task.replace`) of the run that used the same key."""
-        return bool(
-            answer.note == _IGNORED and answer.task_id == self.request.id and self.request.replaced_task_nesting
-        )
+        word, _, nesting = answer.note.partition(":")
+        is_own = word == IGNORED and answer.task_id == self.request.id
+        # a message that is delivered again has the nesting of the run itself
+        return is_own and (self.request.replaced_task_nesting or 0) > int(nesting or 0)
 
     def _acquire(self, guard: Guard, key: Fingerprint) -> Lease | Answer | None:
         """Acquire the lease of a key; return None if the store is unavailable and the policy is FAIL_OPEN."""
@@ -289,12 +325,14 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
                 result = self._attempt(args, kwargs)
             except Ignore:
                 # also raised by `self.replace`
-                self._finish_done(guard, lease, guard.ending(policy, RunOutcome.DONE, error=_IGNORED))
+                nesting = self.request.replaced_task_nesting
+                note = f"{IGNORED}:{nesting}" if nesting else IGNORED
+                self._finish_done(guard, lease, guard.ending(policy, RunOutcome.DONE, error=note))
                 raise
             except Exception as error:
                 # what was committed stays done, whatever comes after it
                 if not lease.committed:
-                    self._finish(guard, lease, self._ending_of(guard, error))
+                    self._finish(guard, lease, self._ending_of(guard, error), is_sent=isinstance(error, Retry))
                 raise
             if not (lease.committed and lease.has_result):
                 self._finish_done(guard, lease, guard.done(policy, result))
@@ -304,9 +342,10 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         """Record that a run is done; one that has sent its retry is not, unless its effect is committed."""
         if lease.retry is not None and not lease.committed:
             ending = self._ending_of(guard, lease.retry)
-        self._finish(guard, lease, ending)
+        self._finish(guard, lease, ending, is_sent=lease.retry is not None)
 
-    def _finish(self, guard: Guard, lease: Lease, ending: Ending) -> None:
+    def _finish(self, guard: Guard, lease: Lease, ending: Ending, *, is_sent: bool = False) -> None:
+        """Record an ending; if the lease is lost, send the message again, unless its retry `is_sent`."""
         try:
             guard.finish(lease, ending)
         except LeaseLost as error:
@@ -317,6 +356,8 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
                 error,
                 extra={"action": "lease_lost"},
             )
+            if is_sent:
+                return
             # this message gets the outcome of the other run
             raise self._resend_later(self.idempotency.wait.delay_s(self._waits), error) from error
 
@@ -344,7 +385,7 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
             return self._result(args, kwargs)
         except (Retry, Ignore, Reject):
             raise
-        except self.permanent:
+        except self._final:
             raise
         except self.transient as error:
             raise self.retry(exc=error, countdown=self.backoff.delay_s(self.request.retries)) from error
@@ -394,14 +435,14 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         raise AssertionError(answer)
 
     def _first_result(self, answer: Done) -> Any:
-        if answer.note == _IGNORED:
-            raise Ignore(_IGNORED)
+        if answer.note.startswith(IGNORED):
+            raise Ignore(IGNORED)
         if answer.note == COMMITTED and not self._feeds_others():
             return None
         own = answer.task_id == self.request.id
         if own and not self.request.chord and self._success_is_stored():
             # a chain's next task was sent before the success was stored; a chord is counted after it, so it needs this
-            raise Ignore(_IGNORED)
+            raise Ignore(IGNORED)
         try:
             return result_of(answer)
         except KeyError as error:
@@ -475,9 +516,11 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
         # on the request, because threads share the task object
         request: Any = self.request
         request.repot_lease = lease
+        before = _LEASE.set((str(self.name), lease))
         try:
             yield
         finally:
+            _LEASE.reset(before)
             # without a recorded ending the outcome is unknown once the lease has expired
             guard.abandon(lease)
             request.repot_lease = None

@@ -77,6 +77,10 @@ def committing(
             # what fails before the commit was certainly not committed
             if lease is None or not is_noted or not _has_committed(lease):
                 raise
+            if not _is_of_a_database(error):
+                # what runs after the commit failed, such as Django's on_commit
+                lease.committed = True
+                raise
             log.warning(
                 "the answer to a commit was lost; the transaction was committed: %s",
                 error,
@@ -134,10 +138,18 @@ def _join_session(store: TransactionalStore, on: Any) -> Any:  # noqa: ANN401
 def _note(store: TransactionalStore, connection: Any, lease: Lease, ending: Ending) -> None:  # noqa: ANN401
     if store.finish_on(connection, lease.key, lease.request.owner, ending) is not FinishResult.OK:
         lease.lost = True
-        message = f"another run has acquired the key of task {lease.request.task_id}, or this database has no such key"
+        message = (
+            f"another run has acquired the key of task {lease.request.task_id}, its outcome is recorded already, "
+            "or this database has no such key"
+        )
         raise LeaseLost(
             message, hint="Nothing was committed. Is the transaction in the database of WORKER_LEASE_STORE?"
         )
+
+
+def _is_of_a_database(error: BaseException) -> bool:
+    """Return whether an error is a driver's, whose base class PEP 249 names, Django's of that name or SQLAlchemy's."""
+    return not {"Error", "SQLAlchemyError"}.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
 def _has_committed(lease: Lease) -> bool:
@@ -178,7 +190,15 @@ def _of_django(store: TransactionalStore, on: Any) -> Iterator[_Opened]:  # noqa
     if not on.settings_dict.get("AUTOCOMMIT", True):
         message = "transaction() was given a Django connection whose atomic() does not commit: AUTOCOMMIT is off"
         raise ConfigInvalid(message, hint="Leave AUTOCOMMIT of this database as it is.")
-    yield on, transaction.atomic(using=on.alias, durable=True), lambda: store.connection_over(on.connection)
+
+    def connection() -> Any:  # noqa: ANN401
+        if on.needs_rollback:
+            # atomic() rolls back without a word, although an error within it was caught
+            message = "the transaction will be rolled back: an error within it was caught"
+            raise transaction.TransactionManagementError(message) from on.rollback_exc
+        return store.connection_over(on.connection)
+
+    yield on, transaction.atomic(using=on.alias, durable=True), connection
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from repot.idempotency.records import (
     COMMITTED,
+    IGNORED,
     Acquired,
     Done,
     Failed,
@@ -154,11 +155,15 @@ def finish(
     """Return the record to store, None to leave it as it is, and the answer to the end of a lease."""
     if found is None or found.owner != owner:
         return None, FinishResult.LOST
-    by_run = mode in (FinishMode.IN_LEASE, FinishMode.LATE)
+    if mode is FinishMode.COMMIT and found.state is State.DONE:
+        # an earlier commit whose answer was lost, or an operator's word
+        return None, FinishResult.LOST
+    by_run = mode in (FinishMode.IN_LEASE, FinishMode.LATE, FinishMode.COMMIT)
     # an operator released the key, but no other run has acquired it: the run knows its own outcome better
     reopened = found.state is State.RELEASED and ending.outcome is not RunOutcome.RELEASED and by_run
-    # its effect was committed before it returned a result
-    completed = found.state is State.DONE and found.error == COMMITTED and ending.outcome is RunOutcome.DONE and by_run
+    # its effect was committed before it returned a result, or replaced itself
+    adds = found.error == COMMITTED or ending.error.startswith(IGNORED)
+    completed = found.state is State.DONE and adds and ending.outcome is RunOutcome.DONE and by_run
     if found.state not in (State.RUNNING, State.UNKNOWN) and not reopened and not completed:
         # the answer to the first attempt was lost
         return None, FinishResult.OK if found.state == State(ending.outcome) else FinishResult.LOST

@@ -12,9 +12,10 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from repot.errors import JobEnded, LeaseLost, RepotError, StoreUnreachable
 from repot.idempotency.error_text import encodable_text
-from repot.idempotency.fingerprint import TASK_ID
-from repot.idempotency.guard import guard_of
+from repot.idempotency.fingerprint import TASK_ID, fingerprint
+from repot.idempotency.guard import Lease, guard_of
 from repot.idempotency.policy import Policy
+from repot.idempotency.records import Done
 from repot.idempotency.task import SLACK_S, IdempotentTask, seconds_until
 from repot.logs import get_logger
 from repot.masking import masked
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from celery.canvas import Signature
 
+    from repot.idempotency.fingerprint import Fingerprint
     from repot.renewal import Renewer
     from repot.submission.job_store import JobStore
 
@@ -129,9 +131,27 @@ class JobTask(IdempotentTask):
             return super().__call__(*args, **kwargs)
         job = self._start(header)
         if job is None:
-            return super().__call__(*args, **kwargs)
+            return self._first_answer(args, kwargs)
         with self._working(job):
             return self._run_for(job, float(header["wait_s"]), args, kwargs)
+
+    def fingerprint(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fingerprint:
+        """Return the fingerprint of the current call; that of a job is made from its id, whatever the policy says."""
+        if not (self.request.headers or {}).get(HEADER):
+            return super().fingerprint(args, kwargs)
+        return fingerprint(
+            self.name, self._run_as_defined, tuple(args), kwargs, key=TASK_ID, task_id=self.request.id or ""
+        )
+
+    def _first_answer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the result of a job that has succeeded; it never runs again, also if its guard has no record of it."""
+        guard = guard_of(self.app)
+        key, found = self._claim(guard, args, kwargs)
+        if isinstance(found, Done):
+            return self._answer(found, key.key)
+        if isinstance(found, Lease):
+            guard.give_back(found)
+        raise self._end_without_run(Status.SUCCEEDED)
 
     def replace(self, sig: Signature[Any]) -> Any:
         """Replace this task as Celery does; a JobTask, or a chain that ends with one, carries on the job."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from celery import Task
+from celery.app.autoretry import add_autoretry_behaviour
 from celery.canvas import _chain
 
 from repot.upstream.point import Failure, Point
@@ -25,8 +27,9 @@ POINTS = (
     Point(
         "celery.app.autoretry:add_autoretry_behaviour",
         Failure.SILENT,
-        "The doctor reports the wrong line for a task with `autoretry_for`.",
-        contains=("task._orig_run, task.run = task.run, run",),
+        "The doctor reports the wrong line for a task with `autoretry_for`; a guarded one is retried whose outcome is "
+        "unknown.",
+        contains=("task._orig_run, task.run = task.run, run", "ret = task.retry(exc=exc, **"),
     ),
     Point(
         "celery.app.task:Task.from_config",
@@ -52,6 +55,14 @@ def is_decorated(kind: type) -> bool:
 def original_run(task: Any) -> Any:
     """Return what a task runs, without the wrapper of `autoretry_for`."""
     return getattr(task, "_orig_run", None) or task.run
+
+
+def is_retried_by_itself() -> bool:
+    """Return whether the method `retry` that asks was called by the wrapper of `autoretry_for`, not by the task."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_name in ("is_retried_by_itself", "retry"):
+        frame = frame.f_back
+    return frame.f_globals.get("__name__") == add_autoretry_behaviour.__module__
 
 
 def check_arguments(task: Any, arguments: Mapping[str, Any]) -> None:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 from celery import Celery
+from celery.exceptions import Ignore
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, event, func, insert, select
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from repot.chaos.runner.proxies import Proxy
 from repot.config import ExplicitSettings
 from repot.errors import ConfigInvalid, LeaseLost, ResultExpired
-from repot.idempotency import PARK, Guard, IdempotentTask, Policy
+from repot.idempotency import PARK, Guard, IdempotentTask, Policy, transaction
 from repot.idempotency.memory_store import MemoryLeaseStore, guarded_by
 from repot.idempotency.records import State
 from repot.upstream.app_state import state_of
 from repot.waiting import wait_until
 from support.databases import connected, django_connection
+from support.delivering import deliver
 from support.leases import TimedDatabase, lease_request
 
 if TYPE_CHECKING:
@@ -454,3 +458,107 @@ def test_two_runs_of_one_key_commit_once(ledger: Ledger) -> None:
     task = ledger.task(charge, idempotency=Policy(key=("order",), on_unknown=PARK))
     assert [task.delay("o").get() for _ in range(3)] == [1, 1, 1]
     assert ledger.lines == ["o"]
+
+
+def test_a_block_that_is_tried_again_after_a_lost_answer_commits_once(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The body tries it again, and the store cannot say meanwhile what became of the first commit."""
+    commits: list[str] = []
+
+    def commit(session: Session) -> None:
+        Session.commit(session)
+        commits.append("lost")
+        if len(commits) == 1:
+            message = "the answer is lost"
+            raise OperationalError(message, {}, ConnectionError())
+
+    monkeypatch.setattr(transaction, "_has_committed", lambda _: False)
+
+    def charge(self: Any, order: str) -> str:
+        for _ in range(3):
+            session: Any = ledger.store.new_session()
+            session.commit = partial(commit, session)
+            with closing(session), suppress(OperationalError), self.transaction(session):
+                ledger.write(session, order)
+        return "paid"
+
+    with pytest.raises(LeaseLost):
+        ledger.task(charge).delay("o").get()
+    assert ledger.lines == ["o"]
+
+
+def test_a_run_that_replaces_itself_after_its_commit_lets_the_replacement_run(ledger: Ledger) -> None:
+    def charge(self: Any, order: str, step: int = 1) -> str:
+        with self.transaction() as session:
+            ledger.write(session, f"{order}{step}")
+            self.record_result(f"step {step}")
+        if step == 1:
+            raise Ignore
+        return f"step {step}"
+
+    task = ledger.task(charge, idempotency=Policy(key=("order",)))
+    for step in (1, 2, 2):
+        deliver(task, "o", step, message="one", replaced_task_nesting=step - 1)
+    assert ledger.lines == ["o1", "o2"]
+
+
+def test_a_result_of_a_block_that_was_rolled_back_is_not_that_of_the_next(ledger: Ledger) -> None:
+    def charge(self: Any, order: str) -> str:
+        with suppress(ZeroDivisionError), self.transaction() as session:
+            ledger.write(session, order)
+            self.record_result("paid")
+            raise ZeroDivisionError
+        with self.transaction() as session:
+            ledger.write(session, "refused")
+        return "refused"
+
+    task = ledger.task(charge)
+    assert [task.delay("o").get() for _ in range(2)] == ["refused"] * 2
+    assert ledger.lines == ["refused"]
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgresql"])
+def test_what_djangos_atomic_rolls_back_without_a_word_is_an_error(request: pytest.FixtureRequest, name: str) -> None:
+    """An error within it was caught; the rows are not there, so the effect has not happened."""
+
+    def charge(self: Any, order: str) -> str:
+        with self.transaction(connection), connection.cursor() as cursor:
+            cursor.execute(f"INSERT INTO {ledger.table.name} (what) VALUES (%s)", [order])  # noqa: S608
+            connection.set_rollback(True)
+        return "paid"
+
+    with (
+        _ledger(request.getfixturevalue(name).url) as ledger,
+        django_connection(ledger.store.database.url.reveal()) as connection,
+    ):
+        with pytest.raises(Exception, match="will be rolled back"):
+            ledger.task(charge).delay("o").get()
+        assert (ledger.lines, ledger.states) == ([], [State.RELEASED])
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgresql"])
+def test_what_fails_after_djangos_commit_fails_the_task_and_the_effect_stays(
+    request: pytest.FixtureRequest, name: str
+) -> None:
+    """As a task that `on_commit` could not send: it would be lost in silence."""
+
+    def charge(self: Any, order: str) -> str:
+        with self.transaction(connection), connection.cursor() as cursor:
+            cursor.execute(f"INSERT INTO {ledger.table.name} (what) VALUES (%s)", [order])  # noqa: S608
+            connection.on_commit(unsent)
+        return "paid"
+
+    def unsent() -> None:
+        message = "the broker is away"
+        raise ConnectionError(message)
+
+    with (
+        _ledger(request.getfixturevalue(name).url) as ledger,
+        django_connection(ledger.store.database.url.reveal()) as connection,
+    ):
+        task = ledger.task(charge)
+        with pytest.raises(ConnectionError, match="the broker is away"):
+            task.delay("o").get()
+        assert task.delay("o").get() is None
+        assert (ledger.lines, ledger.states) == (["o"], [State.DONE])
