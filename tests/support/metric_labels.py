@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from repot.healthcheck.ping import PingOutcome
 from repot.healthcheck.probe_result import WorkerState
+from repot.healthcheck.queue_counts import QueueKind
 from repot.idempotency.guard_events import GuardEvent
 from repot.rollout.judge import Verdict
 from repot.rollout.phases import Phase
@@ -28,7 +29,7 @@ ENUMERATIONS: dict[str, Collection[str]] = {
     "state": {*WorkerState, "waiting", "delayed", "parked"},
     "outcome": {*(one.value for one in PingOutcome), *SubmissionOutcome},
     "probe": {"live", "ready", "ping"},
-    "kind": {*CostKind},
+    "kind": {*CostKind, *QueueKind},
     "phase": {*Phase},
     "side": {*Side},
     "verdict": {*Verdict},
