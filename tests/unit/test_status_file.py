@@ -365,10 +365,12 @@ def test_a_killed_worker_of_another_container_is_gone_however_old_its_file_may_b
         StatusPlace.claim(tmp_path, written.node).write(written.to_json())
         os.write(writes, b"x")
         signal.pause()
-    os.read(reads, 1)
-    assert liveness(find_status(tmp_path, written.node), 60).ok
-    os.kill(worker, signal.SIGKILL)
-    os.waitpid(worker, 0)
+    try:
+        os.read(reads, 1)
+        assert liveness(find_status(tmp_path, written.node), 60).ok
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
     found = liveness(find_status(tmp_path, written.node), 60)
     assert (found.ok, found.state) == (False, "gone")
 
