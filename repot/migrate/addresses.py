@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from repot.brokers import Broker
     from repot.config import WorkerSettings
 
+#: Seconds; a message is not overdue within ten years.
+_NEVER_S = 10 * 365 * 24 * 3600
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -57,7 +60,11 @@ class Address:
         app = Celery("repot", set_as_current=False)
         # one broker at a time: TLS options differ between the kinds
         app.conf.update(celery_config(settings.at(self.url.reveal()), Role.CLIENT))
-        app.conf.broker_transport_options = {**(app.conf.broker_transport_options or {}), **self.options}
+        options = {**(app.conf.broker_transport_options or {}), **self.options}
+        if "visibility_timeout" in options:
+            # kombu puts back what it holds for overdue while it waits for answers: a task would run twice
+            options["visibility_timeout"] = _NEVER_S
+        app.conf.broker_transport_options = options
         return app
 
     @property

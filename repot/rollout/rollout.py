@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from repot.config import BrokerUrl
 from repot.config.redelivery import redelivered_within_s
 from repot.errors import ConfigInvalid, RolloutConflict, RolloutNotFound
 from repot.migrate.addresses import Address, Addresses, with_management_of
@@ -32,7 +33,7 @@ from repot.worker.rollout_store import open_rollout_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from repot.config import BrokerUrl, WorkerSettings
+    from repot.config import WorkerSettings
     from repot.rollout.observations import Depths
     from repot.rollout.phases import Plan
     from repot.routing.record import RolloutRecord
@@ -83,7 +84,9 @@ class Rollout:
             self.store.put_plan(plan)
             change = Change(who, "begun", phase=Phase.PREPARE)
             return self.records.create(self.name, source.masked(), target.masked(), change)
-        if (record.source, record.target) != (source.masked(), target.masked()):
+        known = (BrokerUrl.parse(record.source), BrokerUrl.parse(record.target))
+        # not by user: that may have changed
+        if not all(one.shares_server(url) for one, url in zip(known, (source, target), strict=True)):
             message = f"the rollout {self.name!r} goes from {record.source} to {record.target}"
             raise RolloutConflict(message, hint="Give this rollout another name.")
         return record

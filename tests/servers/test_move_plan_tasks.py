@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from time import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis import Redis
 
 from repot.brokers.message import Message
+from repot.config import ExplicitSettings
+from repot.migrate.addresses import Address
 from repot.migrate.move import open_move
 from repot.migrate.plan import plan_of
 from repot.waiting import wait_until
@@ -95,3 +100,16 @@ def test_revoked_tasks_are_counted_or_unknown(
         found
     )
     assert f"{known}the move names the ids to the target's workers first" in plan(path, "--revoked")["notes"]
+
+
+def test_who_asks_the_workers_of_redis_gives_no_message_back(own: Server) -> None:
+    """As kombu does while it waits for answers, by this shell's visibility timeout; the workers have another one."""
+    settings = ExplicitSettings(broker_url=own.url)
+    envelope = json.dumps([{"body": "", "headers": {}, "properties": {}}, "", "orders"])
+    with closing(Redis.from_url(own.url)) as client, closing(Address(settings.broker_url).app(settings)) as app:
+        client.hset("unacked", "held", envelope)
+        client.zadd("unacked_index", {"held": time() - 3 * settings.visibility_timeout})
+        with app.connection_for_write() as connection:
+            channel: Any = connection.default_channel
+            channel.qos.restore_visible(interval=1)
+        assert (client.hkeys("unacked"), client.llen("orders")) == ([b"held"], 0)

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from repot.cli.main import main
 from repot.config import as_environment
+from repot.errors import RolloutConflict
 from repot.rollout import side_watch
 from repot.rollout.phases import Plan
 from repot.rollout.rollout import open_rollout
@@ -97,6 +98,20 @@ def test_a_store_that_forgets_is_a_warning(planned: Planned) -> None:
         assert "maxmemory-policy is allkeys-lru" in shown.stderr
     away = planned.run("plan", NAME, WORKER_LEASE_STORE=f"redis://{LOOPBACK}:{free_port()}/0")
     assert away.exit_code == 3, away.stderr
+
+
+def test_a_rollout_goes_on_with_another_user_of_its_brokers(planned: Planned) -> None:
+    """Users and passwords change; another virtual host is another broker."""
+    assert planned.settings.rollout_target is not None
+    plan, target = Plan(queues=(planned.queue,)), planned.settings.rollout_target.reveal()
+    for found in (target, target.replace("guest:guest@", "other:secret@")):
+        with open_rollout("users", planned.settings.replace(rollout_target=found)) as opened:
+            assert opened.begin(plan, "ann").generation == 1
+    with (
+        open_rollout("users", planned.settings.replace(rollout_target=f"{target}-other")) as opened,
+        pytest.raises(RolloutConflict, match="goes from"),
+    ):
+        opened.begin(plan, "ann")
 
 
 def test_results_that_cannot_cross_are_refused(planned: Planned) -> None:
