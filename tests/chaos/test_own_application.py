@@ -301,7 +301,7 @@ def test_the_environment_names_the_management_api_of_an_external_broker(director
     assert "http://127.0.0.1:1 did not answer" in found.stderr
     found = run(directory, *arguments, WORKER_MANAGEMENT_URL=rabbitmq.management_url)
     assert found.returncode == 2
-    assert "leave nothing to run" in found.stderr
+    assert "the profile redis-stock does not run on the broker that --broker-url names" in found.stderr
 
 
 ORDER = ("--task", "shop.charge", "--args", '["order-7"]')
