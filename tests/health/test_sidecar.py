@@ -97,7 +97,9 @@ def test_the_numbers_of_an_alert_are_printed_without_a_sidecar(shared: ProbedWor
     shared.client.control.cancel_consumer(queue)
     shared.await_state("/ready", (503, "not_consuming"))
     shared.send("repot.run", 0)
-    ready = f'repot_queue_messages_ready{{broker="{shared.settings.broker_url.masked()}",queue="{queue}"}} 1.0'
+    ready = (
+        f'repot_queue_messages_ready{{broker="{shared.settings.broker_url.masked()}",queue="{queue}",kind="tasks"}} 1.0'
+    )
 
     def printed() -> str:
         return _probe(shared, "metrics", "repot_queue_messages_ready", "repot_worker_ready").stdout
