@@ -98,7 +98,7 @@ def test_the_numbers_of_an_alert_are_printed_without_a_sidecar(shared: ProbedWor
     shared.await_state("/ready", (503, "not_consuming"))
     shared.send("repot.run", 0)
     ready = (
-        f'repot_queue_messages_ready{{broker="{shared.settings.broker_url.masked()}",queue="{queue}",kind="tasks"}} 1.0'
+        f'repot_queue_messages_ready{{broker="{shared.settings.broker_url.masked()}",kind="tasks",queue="{queue}"}} 1.0'
     )
 
     def printed() -> str:
