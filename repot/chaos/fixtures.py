@@ -127,7 +127,7 @@ class Chaos:
             _refuse_ignored(own, expect, has_task=bool(task))
             counted = Probe(probe, {UNNAMED: expect} if isinstance(expect, int) else expect or {}) if probe else None
             make, args = (args, ()) if callable(args) else (None, args)
-            queues = list(filter(None, queues.split(","))) if isinstance(queues, str) else queues
+            queues = planning.queues_in(queues) if isinstance(queues, str) else queues
             made = Target(
                 app, task, tuple(args), dict(kwargs or {}), make, getattr(make, "__qualname__", ""), counted, reset,
                 tuple(queues), pool, scale, into_s=into,

@@ -152,13 +152,10 @@ def child_environment(settings: WorkerSettings) -> dict[str, str]:
         for name, field in CELERYS.items()
         if os.environ.get(name) and variable(field) in given
     }
-    return {name: text for name, text in os.environ.items() if not _is_of_a_worker(name)} | celerys | given
-
-
-def _is_of_a_worker(name: str) -> bool:
-    """Return whether repot, Celery or its command `worker` reads a variable."""
-    stated = {*map(variable, WorkerSettings.model_fields), *CELERYS, _QUEUE_NAMES}
-    return name.upper() in stated or name.startswith(_OF_THE_COMMAND)
+    # what repot, Celery or its command `worker` reads
+    read = {*map(variable, WorkerSettings.model_fields), *CELERYS, _QUEUE_NAMES}
+    inherited = inherited_environment(without=(_OF_THE_COMMAND,))
+    return {name: text for name, text in inherited.items() if name.upper() not in read} | celerys | given
 
 
 def inherited_environment(*, without: Iterable[str]) -> dict[str, str]:

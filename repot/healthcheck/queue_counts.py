@@ -105,8 +105,8 @@ class QueueCounter:
 
     def count(self, link: Link) -> list[QueueCount]:
         """Count a worker's queues and their dead-letter queues on each of its brokers."""
+        reads = self._read.label
         counts = self._count(link)
-        reads = self._sides(link)[0].label
         return [replace(one, is_consumed=one.broker == reads and one.queue in link.queues) for one in counts]
 
     def count_configured(self) -> list[QueueCount]:

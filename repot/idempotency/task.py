@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
-    from repot.idempotency.fingerprint import Fingerprint
+    from repot.idempotency.fingerprint import Fingerprint, Key
     from repot.idempotency.guard import Guard
     from repot.idempotency.records import Answer, Ending
 
@@ -281,11 +281,16 @@ class IdempotentTask(Task):  # type: ignore[misc,type-arg,unused-ignore]
             self._run_as_defined,
             tuple(args),
             kwargs,
-            key=self.idempotency.key,
+            key=self._key,
             namespace=self.idempotency.namespace,
             given=self._header(KEY_HEADER),
             task_id=self.request.id or "",
         )
+
+    @property
+    def _key(self) -> Key:
+        """What the key of the current call is made from."""
+        return self.idempotency.key
 
     def _replaces(self, answer: Done) -> bool:
         """Whether this message is the replacement (`Task.replace`) of the run that used the same key."""

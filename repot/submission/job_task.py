@@ -12,7 +12,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from repot.errors import JobEnded, LeaseLost, RepotError, StoreUnreachable
 from repot.idempotency.error_text import encodable_text
-from repot.idempotency.fingerprint import TASK_ID, fingerprint
+from repot.idempotency.fingerprint import TASK_ID
 from repot.idempotency.guard import Lease, guard_of
 from repot.idempotency.policy import Policy
 from repot.idempotency.records import Done
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from celery.canvas import Signature
 
-    from repot.idempotency.fingerprint import Fingerprint
+    from repot.idempotency.fingerprint import Key
     from repot.renewal import Renewer
     from repot.submission.job_store import JobStore
 
@@ -135,13 +135,10 @@ class JobTask(IdempotentTask):
         with self._working(job):
             return self._run_for(job, float(header["wait_s"]), args, kwargs)
 
-    def fingerprint(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fingerprint:
-        """Return the fingerprint of the current call; that of a job is made from its id, whatever the policy says."""
-        if not (self.request.headers or {}).get(HEADER):
-            return super().fingerprint(args, kwargs)
-        return fingerprint(
-            self.name, self._run_as_defined, tuple(args), kwargs, key=TASK_ID, task_id=self.request.id or ""
-        )
+    @property
+    def _key(self) -> Key:
+        """The id of a job, whatever the policy says."""
+        return TASK_ID if self._header(HEADER) else super()._key
 
     def _first_answer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of a job that has succeeded; it never runs again, also if its guard has no record of it."""

@@ -52,7 +52,8 @@ class Result:
         tests: what pytest counted, as it says it; empty for other commands.
         skipped: why it did not run; empty if it did.
         unstable: tests that failed once and passed each time when repeated, with their logs.
-        wall_s, processor_s: what it took; of the processor, that of all processes which ended and were waited for.
+        wall_s, processor_s: what it took; of the processor, that of all processes which ended and were waited for. What
+            the run's own process forks, for all groups, belongs to none.
     """
 
     problem: str = ""

@@ -732,17 +732,21 @@ def test_a_full_disk_takes_the_counts_and_leaves_the_worker_alive(
         assert {200} == {one.status for one in lives}
 
 
+def _run_and_count(probed: ProbedWorker, number: int, seconds: float) -> None:
+    for _ in range(number):
+        probed.send("repot.run", seconds)
+    wait_until(
+        lambda: probed.status.counts.get("repot.run", {}).get("succeeded") == number,
+        within_s=30,
+        what="all are counted",
+    )
+
+
 def test_counts_follow_a_pool_that_is_made_larger(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
     with patient_worker(redis, redis, toxiproxy, tmp_path, options=("--autoscale=2,1",)) as probed:
         probed.client.control.autoscale(6, 6)
         wait_until(lambda: probed.status.pool.processes == 6, within_s=20, what="the pool has grown")
-        for _ in range(24):
-            probed.send("repot.run", 0.2)
-        wait_until(
-            lambda: probed.status.counts.get("repot.run", {}).get("succeeded") == 24,
-            within_s=30,
-            what="all are counted",
-        )
+        _run_and_count(probed, 24, 0.2)
 
 
 def test_counts_follow_a_pool_that_is_made_smaller(redis: Server, toxiproxy: Server, tmp_path: Path) -> None:
@@ -750,13 +754,7 @@ def test_counts_follow_a_pool_that_is_made_smaller(redis: Server, toxiproxy: Ser
     with patient_worker(redis, redis, toxiproxy, tmp_path, options=("--concurrency", "4")) as probed:
         probed.client.control.pool_shrink(2)
         wait_until(lambda: probed.status.pool.processes == 2, within_s=20, what="the pool has shrunk")
-        for _ in range(12):
-            probed.send("repot.run", 0.1)
-        wait_until(
-            lambda: probed.status.counts.get("repot.run", {}).get("succeeded") == 12,
-            within_s=30,
-            what="all are counted",
-        )
+        _run_and_count(probed, 12, 0.1)
         probed.send("repot.run", 600)
         wait_until(lambda: probed.status.pool.active == 1, within_s=20, what="it runs")
         written = probed.status.written_at

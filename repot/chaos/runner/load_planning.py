@@ -196,7 +196,7 @@ def _dispatched(app: Celery, mix: Mix, count: int, given: LoadOptions) -> tuple[
     for call in calls:
         planning.require_sendable(app, call.task, call.args, call.kwargs)
         routes.append(sending(app, call.task, call.args, call.kwargs))
-    queues = tuple(name for name in given.queues.split(",") if name)
+    queues = planning.queues_in(given.queues)
     consumed = queues or tuple(dict.fromkeys((*(queue for queue, _ in routes), *queues_of(app))))
     for call, (queue, _) in zip(calls, routes, strict=True):
         require_consumed(call.task, queue, consumed)

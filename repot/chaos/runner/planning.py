@@ -106,6 +106,11 @@ def _on(brokers: Container[BrokerKind], chosen: Iterable[Profile], *, named: boo
             raise elsewhere(one.name)
 
 
+def queues_in(text: str) -> tuple[str, ...]:
+    """Return the names of queues that a text has, separated by commas."""
+    return tuple(filter(None, text.split(",")))
+
+
 def elsewhere(profile: str) -> ConfigInvalid:
     """Return the error of a named profile that needs a broker of another kind."""
     message = f"the profile {profile} does not run on the broker that --broker-url names"
@@ -232,7 +237,7 @@ def target(given: Options) -> Target:
         made_by=given.arguments or "",
         probe=Probe(given.probe, expected_effects(given.expect)) if given.probe else None,
         reset=given.reset or "",
-        queues=tuple(name for name in given.queues.split(",") if name),
+        queues=queues_in(given.queues),
         pool=given.pool,
         scale=given.scale,
         same_ids=given.same_ids,
