@@ -68,6 +68,7 @@ class DeadLetterPublisher:
         self._waiting: Queue[PendingDeadLetter] = Queue()
         self._lock = Lock()
         self._pending = 0
+        self._leaving = Event()
         self._closing = Event()
         self._thread: Thread | None = None
         self._connection: Any = None
@@ -89,8 +90,13 @@ class DeadLetterPublisher:
         """Dead letters that are not settled yet."""
         return self._pending
 
+    def leave(self) -> None:
+        """Begin one more attempt at most for each dead letter, but for those whose message is lost by that."""
+        self._leaving.set()
+
     def close(self) -> None:
         """Start no new publication; a running one may still be confirmed."""
+        self._leaving.set()
         self._closing.set()
 
     def _work(self) -> None:
@@ -126,24 +132,25 @@ class DeadLetterPublisher:
         return True
 
     def _publish_until_confirmed(self, pending: PendingDeadLetter) -> bool | None:
-        """Publish until the broker confirms, or has refused for REFUSED_FOR_S; None if the worker shuts down first."""
+        """Publish until a confirm; False after REFUSED_FOR_S or the last attempt, None if the worker ends first."""
         pause_s = _FIRST_PAUSE_S
         refused_since: float | None = None
         while not self._closing.is_set():
+            is_last = self._leaving.is_set() and pending.settle is not None
             try:
                 with no_fork():
                     self._publish(pending)
             except Exception as error:  # noqa: BLE001 - of any type: it is logged, and counts as a refusal
                 self._disconnect(broken=True)
                 refused_since = self._refused_since(error, refused_since)
-                if refused_since is not None and monotonic() - refused_since > REFUSED_FOR_S:
+                if is_last or (refused_since is not None and monotonic() - refused_since > REFUSED_FOR_S):
                     consequence = "the message is requeued, and will be delivered again"
                     if pending.settle is None:
                         consequence = "it was acknowledged early and IS LOST"
                     _log_failure(logging.ERROR, pending, error, consequence)
                     return False
                 _log_failure(logging.WARNING, pending, error, f"next attempt in {pause_s:g} s")
-                self._closing.wait(pause_s)
+                (self._closing if self._leaving.is_set() else self._leaving).wait(pause_s)
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
             else:
                 _signal(pending)

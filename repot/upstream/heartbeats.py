@@ -1,8 +1,9 @@
 """Heartbeats of a consumer's connections while its event loop is blocked.
 
-Celery sends heartbeats from the event loop. A task of the solo pool runs in place of that loop, and a soft shutdown
-sleeps in it: RabbitMQ closes a connection that misses two heartbeats, and delivers what runs to another worker. A
-thread sends them meanwhile; it cannot while C code keeps Python's lock (the GIL).
+Celery sends heartbeats from the event loop. A task of the solo pool runs in place of that loop, a soft shutdown sleeps
+in it, and a warm shutdown waits for the pool after it: RabbitMQ closes a connection that misses two heartbeats, and
+delivers what runs to another worker. A thread sends them meanwhile; it cannot while C code keeps Python's lock (the
+GIL).
 """
 
 from __future__ import annotations
@@ -51,6 +52,14 @@ POINTS = (
         _BREAKS,
         contains=("return self.on_apply(target, args, kwargs,",),
     ),
+    Point(
+        "celery.worker.worker:WorkController.on_stopped",
+        Failure.SILENT,
+        "A task that outlasts two heartbeats of a warm shutdown is delivered again on RabbitMQ while it runs.",
+        "(self)",
+        # after the pool has ended
+        ("self.consumer.shutdown()",),
+    ),
 )
 
 #: Heartbeats in the time in which the server expects one.
@@ -78,6 +87,12 @@ class Heartbeats:
         if self._connections and not self._has_thread:
             start(self._run, "repot heartbeats")
             self._has_thread = True
+
+    def keep_only(self, connection: Any) -> None:
+        """Keep this one of the connections until the end: the event loop has ended, and what it started has not."""
+        with self._lock:
+            self._connections = [one for one in self._connections if one is connection.connection]
+            self._blocks += 1
 
     def end(self) -> None:
         """Keep no connection any more, and end the thread."""

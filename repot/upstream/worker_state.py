@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
-from celery import signals
+from celery import bootsteps, signals
 from celery.concurrency.base import BasePool
 from celery.platforms import EX_FAILURE
 from celery.worker import state
@@ -74,10 +74,17 @@ POINTS = (
         contains=("raise NotImplementedError(",),
     ),
     Point("celery.worker.worker:WorkController.exitcode", Failure.LOUD, "Deliveries are counted wrong."),
+    Point(
+        "celery.bootsteps:Blueprint.stop",
+        Failure.SILENT,
+        "A worker that stops looks like one that connects again.",
+        contains=("self.state = CLOSE", "self.restart("),
+    ),
 )
 
-# the stubs do not know it
+# the stubs do not know them
 _state: Any = state
+_RUN: int = bootsteps.RUN  # type: ignore[attr-defined]
 
 
 class _Waiting:
@@ -198,6 +205,11 @@ def pool_size(worker: Any) -> int:
 def pool_pids(worker: Any) -> list[int]:
     """Return the processes of a prefork pool."""
     return list(worker.pool.info["processes"])
+
+
+def is_stopping(consumer: Any) -> bool:
+    """Return whether a consumer ends with its worker, where else it would connect again."""
+    return bool(consumer.blueprint.state != _RUN)
 
 
 def exits_by_error(consumer: Any) -> bool:

@@ -16,10 +16,7 @@ from celery import bootsteps
 
 from repot.brokers.claiming import is_in_hand, keep_running, may_begin, withdraw
 from repot.upstream.pool_starts import ask_before_handing_over, ask_before_start
-from repot.upstream.worker_state import active_requests, can_cancel, pool_kind
-
-# the stubs do not know it
-_RUN: int = bootsteps.RUN  # type: ignore[attr-defined]
+from repot.upstream.worker_state import active_requests, can_cancel, is_stopping, pool_kind
 
 
 class ClaimStep(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -38,7 +35,7 @@ class ClaimStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
         def is_running(message: Any) -> bool:  # noqa: ANN401 - kombu's
             # a worker that ends gives all back
-            if c.blueprint.state != _RUN or self._is_cancelled(c):
+            if is_stopping(c) or self._is_cancelled(c):
                 return False
             return any(request.message is message for request in active_requests()) or not withdraw(message)
 

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-#: A stopping worker waits so long for pending dead letters; the messages of unwritten ones are delivered again.
-DRAIN_WITHIN_S = 5.0
+#: A stopping worker waits so long for the broker's answers; without one, a task that failed is delivered again.
+DRAIN_WITHIN_S = 20.0
 
 
 class DeadLettering:
@@ -151,6 +151,7 @@ class DeadLettering:
             self.settle_all()
             return not pending
 
+        self._publisher.leave()
         try:
             wait_until(all_settled, within_s=DRAIN_WITHIN_S, what="dead letters are written")
         except DeadlineExceeded:
@@ -195,7 +196,8 @@ class DeadLetterStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """Equips a consumer with dead-lettering before it has its queues."""
 
     name = "repot dead-lettering"
-    requires = ("celery.worker.consumer.tasks:Tasks",)
+    # it shuts down before those end
+    requires = ("celery.worker.consumer.tasks:Tasks", "repot.worker.heartbeats:HeartbeatStep")
 
     def __init__(self, c: Any, **options: Any) -> None:  # noqa: ANN401 - celery's Consumer
         """Replace Celery's ways to drop a message."""

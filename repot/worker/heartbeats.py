@@ -8,12 +8,12 @@ from celery import bootsteps
 
 from repot.upstream.heartbeats import Heartbeats
 from repot.upstream.soft_shutdown import wrap_soft_shutdown
-from repot.upstream.worker_state import pool_kind
+from repot.upstream.worker_state import is_stopping, pool_kind
 from repot.worker.status_file import SOLO
 
 
 class HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Lets a thread send heartbeats during a task of a solo pool, and during a soft shutdown."""
+    """Lets a thread send heartbeats during a task of a solo pool, and while a stopping worker waits for its tasks."""
 
     name = "repot heartbeats"
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -35,9 +35,12 @@ class HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
         links = (c.connection, getattr(c.event_dispatcher, "connection", None))
         self._heartbeats.keep(link for link in links if link is not None and link.connected)
 
-    def stop(self, c: Any) -> None:  # noqa: ANN401, ARG002
-        """Let go of lost connections."""
-        self._heartbeats.keep(())
+    def stop(self, c: Any) -> None:  # noqa: ANN401
+        """Let go of lost connections; in a shutdown, keep the one whose messages are not acknowledged yet."""
+        if is_stopping(c) and c.connection is not None:
+            self._heartbeats.keep_only(c.connection)
+        else:
+            self._heartbeats.keep(())
 
     def shutdown(self, c: Any) -> None:  # noqa: ANN401, ARG002
         """End the thread."""

@@ -9,13 +9,11 @@ from celery import bootsteps
 
 from repot.upstream.consumer_hooks import on_lost_connection
 from repot.upstream.unconfirmed import send_events_unconfirmed, send_replies_unconfirmed
+from repot.upstream.worker_state import is_stopping
 from repot.worker.status_file import INTERVAL_S
 
 if TYPE_CHECKING:
     from repot.worker.status_writer import StatusWriter
-
-# the stubs do not know it
-_RUN: int = bootsteps.RUN  # type: ignore[attr-defined]
 
 
 class StatusStep(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -57,7 +55,7 @@ class StatusStep(bootsteps.StartStopStep):  # type: ignore[misc]
         if self._timer_entry is not None:
             c.timer.cancel(self._timer_entry)
             self._timer_entry = None
-        if c.blueprint.state == _RUN:
-            self._writer.connecting()
-        else:
+        if is_stopping(c):
             self._writer.stopping()
+        else:
+            self._writer.connecting()

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 #: Seconds; RabbitMQ closes a connection that is silent for two to three of them.
 HEARTBEAT_S = 2
+GREEN_HEARTBEAT_S = 5
 APP = {"app": "support.held_app", "heartbeat": HEARTBEAT_S, "dead_letter_queue": ""}
 
 
-def await_missed_heartbeats(server: Server) -> None:
+def await_missed_heartbeats(server: Server, heartbeat_s: int = HEARTBEAT_S) -> None:
     """Wait until RabbitMQ closes a connection that was opened now, and that sends no heartbeat."""
-    silent = Connection(f"127.0.0.1:{server.port}", heartbeat=HEARTBEAT_S)
+    silent = Connection(f"127.0.0.1:{server.port}", heartbeat=heartbeat_s)
     silent.connect()
 
     def is_closed() -> bool:
@@ -90,3 +91,26 @@ def test_a_soft_shutdown_keeps_the_connection(rabbitmq: Server, redis: Server, o
     other = shop.start(1)
     shop.get(shop.send("hold", "last", str(done)))
     assert other.log_tail(100).count("] received") == 1
+
+
+@pytest.mark.parametrize("options", [("prefork",), ("threads", "--task-events"), ("gevent",), ("solo",)])
+def test_a_warm_shutdown_keeps_the_connection(
+    rabbitmq: Server, redis: Server, opened: Callable[..., Shop], options: tuple[str, ...]
+) -> None:
+    """What it still ran was delivered to another worker meanwhile, by Celery before 5.6, and with a pool of threads."""
+    # py-amqp waits for no message with a shorter time limit than the time between two heartbeats of the server
+    green = {"heartbeat": GREEN_HEARTBEAT_S} if options[0] == "gevent" else {}
+    shop = opened(rabbitmq, redis, **{**APP, **green})
+    worker = shop.start(1, "--pool", *options)
+    done = shop.file()
+    shop.send("hold", "first", str(done))
+    shop.await_effects("begun first")
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: "Warm shutdown" in worker.log_tail(60), within_s=30, what="it begins to stop")
+    await_missed_heartbeats(rabbitmq, shop.settings.heartbeat)
+    done.touch()
+    wait_until(lambda: worker.exit_code is not None, within_s=60, what="the worker ends")
+    assert "Couldn't ack" not in worker.log_tail(60)
+    shop.start(1)
+    shop.get(shop.send("hold", "last", str(done)))
+    assert len(shop.effects("begun first")) == 1

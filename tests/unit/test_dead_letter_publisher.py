@@ -108,6 +108,18 @@ def test_what_fails_in_settling_stops_no_later_one(publishing: Publishing, caplo
     assert "a message could not be settled" in caplog.text
 
 
+def test_a_worker_that_leaves_tries_once_more(publishing: Publishing) -> None:
+    publishing.publisher.leave()
+    publishing.send(OperationalError("away"))
+    assert publishing.settled == [False]
+
+
+def test_a_worker_that_leaves_does_not_give_up_what_was_acknowledged_early(publishing: Publishing) -> None:
+    publishing.publisher.leave()
+    publishing.send(OperationalError("away"), OperationalError("away"), None, settles=False)
+    assert publishing.answers == []
+
+
 def test_a_closed_publisher_settles_nothing_more(publishing: Publishing) -> None:
     """The broker delivers the message again: the worker is about to end."""
     reached = Event()
