@@ -179,24 +179,47 @@ class Move:
             raise ConfigInvalid(message, hint="Leave out --jobs and --until follow, or move one --queue.")
         refuse_circles(self.order, self.order.goals)
         check_queues(self.target, self.order)
-        changes = self._register()
-        holder = this_process(f"the move {self.order.name!r}")
-        token = acquire(self.journal, holder, self.order.limits.lease_s)
-        run = Run(holder, token, stop, progress)
-        state = ENDED
-        try:
-            if changes:
-                self.journal.ask(changes, audit_line("resumed"))
-            self.journal.ask({"wanted": Request.RUN, "state": MOVING} | self._uses(), audit_line("started"))
+        with self._leading(stop, progress) as run:
             self._turn(run)
             if self.order.revoked:
                 text = carry_revoked(self.order.addresses, self.settings, self.order.control_exchange)
                 self.journal.ask({"revoked": text}, audit_line(text))
             self._carry_with_orphans(run)
+        return total(self.journal.read(), self.order.queues, self.order.direction)
+
+    def settle(self, stop: Event) -> None:
+        """Recover what the last mover left when it was interrupted, and move nothing more.
+
+        Raises:
+            AlreadyMoving: another mover holds the move or a queue.
+            MoveConflict: the name belongs to a move between other brokers.
+            MoveRefused: the target has not all queues.
+            MoveStopped: it ended early.
+            LeaseLost: another mover has taken over.
+            BrokerUnreachable: a broker did not answer.
+            ReservationLost: what was left ended meanwhile.
+        """
+        if self.journal.read().get("state") in (None, DONE):
+            return
+        with self._leading(stop) as run:
+            for queue in self.order.queues:
+                self.recover(queue, run)
+
+    @contextmanager
+    def _leading(self, stop: Event, progress: Show = lambda *_: None) -> Iterator[Run]:
+        """Hold the lease of the move, and note in its journal how it ends."""
+        changes = self._register()
+        holder = this_process(f"the move {self.order.name!r}")
+        token = acquire(self.journal, holder, self.order.limits.lease_s)
+        state = ENDED
+        try:
+            if changes:
+                self.journal.ask(changes, audit_line("resumed"))
+            self.journal.ask({"wanted": Request.RUN, "state": MOVING} | self._uses(), audit_line("started"))
+            yield Run(holder, token, stop, progress)
             state = DONE
         finally:
             self._end(token, state)
-        return total(self.journal.read(), self.order.queues, self.order.direction)
 
     def _uses(self) -> dict[str, str]:
         """Return what consumers had taken of the target queues before the move delivers to them."""
@@ -257,13 +280,20 @@ class Move:
             return
         opposite = self._opposite(former, record)
         for queue in opposite.order.queues:
-            for leg in opposite.order.legs(queue):
-                with opposite.queue_mover(leg, run) as mover:
-                    mover.recover()
-                opposite.leave_read(leg)
+            opposite.recover(queue, run)
             lines = turned(queue, in_both(opposite, queue))
             self.leased(run.token).apply(lines)
         self.journal.ask({"direction": self.order.direction}, audit_line("turned"))
+
+    def recover(self, queue: str, run: Run) -> None:
+        """Recover what the last mover of a queue left when it was interrupted, and move nothing more.
+
+        Raises: as `settle`.
+        """
+        for leg in self.order.legs(queue):
+            with self.queue_mover(leg, run) as mover:
+                mover.recover()
+            self.leave_read(leg)
 
     def _opposite(self, direction: Direction, record: Mapping[str, str]) -> Move:
         queues, routed = json.loads(record["queues"]), tuple(routed_queues(record))

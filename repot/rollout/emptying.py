@@ -72,9 +72,10 @@ class Emptying:
         strangers, fitting_s = self._strangers(record, side, counts, reported_at)
         quiet_s = fitting_s if self.plan.quiet_s is None else self.plan.quiet_s
         if self.plan.moves:
-            if watched.has_waiting or (watched.held and self.carrying.may_hold(side)):
+            has_unsettled = self.carrying.may_hold(side.other)
+            if watched.has_waiting or has_unsettled or (watched.held and self.carrying.may_hold(side)):
                 self.carrying.go_on(side)
-            is_empty = is_empty and not self.carrying.is_at_work
+            is_empty = is_empty and not self.carrying.is_at_work and not has_unsettled
         left = [*watched.left, *self._helps(side, now)] if watched.left else []
         if is_empty and now - self._received_at < quiet_s:
             left.append(f"the {side} is empty, which counts once its workers receive nothing for {quiet_s:.0f} s")

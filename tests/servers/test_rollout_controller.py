@@ -199,6 +199,26 @@ def test_a_move_that_was_killed_with_its_last_window_open_goes_on(
     assert len(read(rabbitmq, queue)) == 30
 
 
+@pytest.mark.parametrize("settings", ["redis-rabbitmq"], indirect=True)
+def test_an_abort_out_of_a_drain_leaves_nothing_in_the_journal_of_its_move(
+    rollout: Rollout, redis: Server, rabbitmq: Server
+) -> None:
+    """The mover was killed with a window open: its messages are in no queue of either side."""
+    queue, plan = rollout.settings.queue_names[0], plan_of(rollout, moves=True)
+    for _ in range(30):
+        put(rollout, Side.SOURCE)
+    name = rollout.watch(plan).carrying.order(Side.SOURCE).name
+    with start_killed(Way(redis, rabbitmq, redis, queue, queue, name), "opened", window=1, lease_s=1) as mover:
+        mover.communicate()
+    assert mover.returncode == -signal.SIGKILL
+    rollout.begin(plan, "ann")
+    rollout.change(lambda _: drain("ann", "enough"))
+    rollout.change(lambda _: abort("ann", "not now"))
+    assert rollout.controller().run(Event()).phase == Phase.ABORTED
+    assert len(read(redis, queue)) == 30
+    assert read(rabbitmq, queue) == []
+
+
 def put(rollout: Rollout, side: Side) -> None:
     with closing(rollout.watch(plan_of(rollout)).sides[side].connect()) as broker:
         assert all(one.is_confirmed for one in broker.publish(rollout.settings.queue_names[0], [task(1)]))

@@ -14,6 +14,7 @@ from repot.migrate.addresses import Address
 from repot.rollout import carrying as carrying_module
 from repot.rollout.carrying import Carrying
 from repot.routing.side import Side
+from repot.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,13 +60,19 @@ class Move:
         self.orders: list[Order] = []
         self.counts = (3, 5)
         self.error: BrokerUnreachable | None = None
+        self.stops: list[Event] = []
+        self.settled: list[str] = []
 
     @contextmanager
     def opened(self, order: Order, _settings: Any) -> Iterator[Move]:
         self.orders.append(order)
         yield self
 
-    def run(self, _stop: Event, progress: Callable[[str, str, int], None]) -> None:
+    def settle(self, _stop: Event) -> None:
+        self.settled.append(self.orders[-1].name)
+
+    def run(self, stop: Event, progress: Callable[[str, str, int], None]) -> None:
+        self.stops.append(stop)
         for count in self.counts:
             progress("orders", "moving", count)
         assert self.may_end.wait(60)
@@ -93,7 +100,7 @@ def test_one_move_is_at_work_at_a_time_and_the_next_one_goes_on_counting(move: M
     found.go_on(Side.TARGET)
     assert found.is_at_work
     _ended(found, move)
-    assert (len(move.orders), found.is_at_work, found.moved) == (1, False, {"orders": 5})
+    assert (len(move.stops), found.is_at_work, found.moved) == (1, False, {"orders": 5})
     found.go_on(Side.TARGET)
     _ended(found, move)
     assert found.moved == {"orders": 10}
@@ -110,6 +117,34 @@ def test_a_move_that_ends_early_says_why_and_another_one_may_begin(move: Move) -
     found.go_on(Side.SOURCE)
     _ended(found, move)
     assert found.said() == "10 moved to the other side"
+
+
+def test_a_rollout_that_turns_ends_the_move_and_settles_what_that_left(move: Move) -> None:
+    """A move whose target refuses all has no end of its own, and one that ended early has messages in its journal."""
+    found = carrying()
+    found.go_on(Side.SOURCE)
+    found.go_on(Side.SOURCE)
+    wait_until(lambda: move.stops, within_s=60, what="it is at work")
+    assert not move.stops[0].is_set()
+    found.go_on(Side.TARGET)
+    assert move.stops[0].is_set()
+    move.error = BrokerUnreachable("it was interrupted", hint="")
+    _ended(found, move)
+    assert move.settled == []
+    assert found.may_hold(Side.SOURCE)
+    move.error = None
+    found.go_on(Side.TARGET)
+    _ended(found, move)
+    assert move.settled == [found.order(Side.SOURCE).name]
+    assert not any(map(found.may_hold, Side))
+    found.go_on(Side.TARGET)
+    _ended(found, move)
+    assert len(move.settled) == 1
+
+
+def test_bodies_of_any_content_type_are_moved() -> None:
+    """The workers of both sides are those of one application: what one of them loads, the other does."""
+    assert carrying().order(Side.SOURCE).rules.raw
 
 
 def test_closing_waits_for_the_window_in_progress(move: Move) -> None:
