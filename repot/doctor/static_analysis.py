@@ -11,13 +11,14 @@ import tokenize
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from repot.doctor.config import rule_names
 from repot.doctor.effects import Effect, read_effects
 from repot.doctor.rule import Location
 from repot.doctor.source_names import SIGNATURES, Names, Symbol, first_line, symbol_behind
 from repot.doctor.transactions import DatabaseWrite, EarlySend, read_transactions
+from repot.errors import FactUnknown
 from repot.upstream.collector import CONSTRUCTOR, SENDS, shorten
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ _OPERATIONS = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
 }
+
+T = TypeVar("T")
 
 #: Conditions of a block that does not run when its module is imported.
 _NOT_AT_IMPORT = frozenset({"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"})
@@ -126,7 +129,7 @@ class SourceFacts:
         early_sends: tasks that are sent in an open transaction.
         writes: rows that tasks write outside `self.transaction()`.
         effects: requests, mails and payments of tasks.
-        complete: False if some modules were not read: too many, or unreadable.
+        unread: why not every module of the project was read; empty if each was.
     """
 
     calls: tuple[Call, ...] = ()
@@ -144,7 +147,26 @@ class SourceFacts:
     early_sends: tuple[EarlySend, ...] = ()
     writes: tuple[DatabaseWrite, ...] = ()
     effects: tuple[Effect, ...] = ()
-    complete: bool = True
+    unread: str = ""
+
+    def each(self, found: Iterable[T]) -> Iterator[T]:
+        """Yield what was found of a kind, for a rule that asks whether there is any.
+
+        Raises:
+            FactUnknown: after the last one, if not every module was read.
+        """
+        yield from found
+        self.require_all()
+
+    def require_all(self) -> None:
+        """Check that every module was read.
+
+        Raises:
+            FactUnknown: one was not.
+        """
+        if self.unread:
+            message = f"not all of the project's code was read: {self.unread}"
+            raise FactUnknown(message, hint="Run the doctor in the application's environment and directory.")
 
     def place_of(self, name: str, value: object) -> Location | None:
         """Return where a name got its value: the place with that text, else the first that can be it."""
@@ -185,7 +207,7 @@ def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str,
     function to the name of its task.
     """
     facts = _Found()
-    complete = bool(document["complete"])
+    unread = "" if document["complete"] else "it has too many modules"
     for module in document["modules"]:
         path = Path(module["path"])
         shown = shorten(path, root)
@@ -194,10 +216,13 @@ def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str,
         # a module that the application does not import cannot configure it, and may be a script
         into = facts if module["loaded"] else replace(facts, keys={}, written={}, extents={}, import_sends=[])
         try:
-            complete &= _read_module(into, path, shown, names, tasks, per_request=document["atomic_requests"])
+            _read_module(into, path, shown, names, tasks, per_request=document["atomic_requests"])
+        except (OSError, RecursionError, MemoryError) as error:
+            unread = unread or f"{shown}, {type(error).__name__}"
         except (SyntaxError, ValueError):
             # what is loaded is Python, of a newer release than this one; other files may be templates
-            complete &= not module["loaded"]
+            if module["loaded"]:
+                unread = unread or f"{shown} is in the syntax of another Python"
         if shown.startswith("/"):
             # outside the project: its names are not settings of the application
             facts.keys = {name: location for name, location in facts.keys.items() if location.file != shown}
@@ -220,31 +245,29 @@ def read(document: Mapping[str, Any], root: Path, task_names: Mapping[tuple[str,
         early_sends=tuple(facts.early_sends),
         writes=tuple(facts.writes),
         effects=tuple(facts.effects),
-        complete=complete,
+        unread=unread,
     )
 
 
 def _read_module(
     found: _Found, path: Path, shown: str, names: Names, tasks: Mapping[int, str], *, per_request: bool
-) -> bool:
-    """Collect the facts of one module; return whether it was readable.
+) -> None:
+    """Collect the facts of one module.
 
     Raises:
         SyntaxError: it is not Python. Or ValueError.
+        OSError: it cannot be read.
+        RecursionError: it is nested too deeply. Or MemoryError.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
-        tree = ast.parse(text)
-        _Reader(found, shown, names, tasks).visit(tree)
-        if tasks or SENDS.search(text):
-            transactions = read_transactions(tree, shown, names, tasks, per_request=per_request)
-            found.early_sends += transactions.early_sends
-            found.writes += transactions.writes
-        found.effects += read_effects(tree, shown, tasks)
-    except (OSError, RecursionError, MemoryError):
-        return False
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    tree = ast.parse(text)
+    _Reader(found, shown, names, tasks).visit(tree)
+    if tasks or SENDS.search(text):
+        transactions = read_transactions(tree, shown, names, tasks, per_request=per_request)
+        found.early_sends += transactions.early_sends
+        found.writes += transactions.writes
+    found.effects += read_effects(tree, shown, tasks)
     found.waivers += _waivers(text, shown)
-    return True
 
 
 class _Reader(ast.NodeVisitor):

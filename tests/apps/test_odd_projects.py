@@ -77,7 +77,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "gone.py").symlink_to("nowhere.py")
     (tmp_path / "round.py").symlink_to("round.py")
     os.mkfifo(tmp_path / "pipe.py")
-    assert read(tmp_path).complete
+    assert read(tmp_path).unread == ""
 
 
 @pytest.mark.parametrize(

@@ -184,8 +184,8 @@ def _summary(report: Report) -> str:
     tasks = len(report.facts.tasks)
     others = len(report.facts.library_tasks)
     left_out = f" (and {others} of installed libraries, left out)" if others else ""
-    if not report.facts.source.complete:
-        left_out += "; not every module of the project was read: too many, or not readable"
+    if unread := report.facts.source.unread:
+        left_out += f"; not all of the project's code was read: {unread}"
     summary = (
         f"\n{found or 'nothing wrong'}{waived}; {_number(judged, 'rule')} judged, {_number(tasks, 'task')}{left_out}"
     )

@@ -208,7 +208,7 @@ def delayed_tasks_block(facts: Facts) -> Iterator[Finding]:
     if facts.is_before_rabbitmq_4 or not facts.asks_rabbitmq_4:
         return
     queues = {task.name: task.queue for task in facts.tasks}
-    for call in facts.source.calls:
+    for call in facts.source.each(facts.source.calls):
         if call.is_timed and call.name != "retry" and not facts.delays_natively(queues.get(call.task, "")):
             until = "until its ETA" if call.countdown_s is None else f"for {call.countdown_s:g} s"
             prefix = "" if call.task else "a task "
@@ -638,5 +638,5 @@ def sent_one_by_one(facts: Facts) -> Iterator[Finding]:
     """
     if not facts.option("confirm_publish"):
         return
-    for sent in facts.source.looped_sends:
+    for sent in facts.source.each(facts.source.looped_sends):
         yield Finding("sends a task in a loop", task=sent.task, location=sent.location)

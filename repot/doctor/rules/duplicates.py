@@ -131,7 +131,7 @@ def countdown_beyond_visibility_timeout(facts: Facts) -> Iterator[Finding]:
     timeout = facts.option_number("visibility_timeout")
     held = max((facts.held_s(task) or 0 for task in facts.tasks), default=0)
     fix = f"app.conf.broker_transport_options |= {{'visibility_timeout': {_above(facts.longest_countdown_s() + held)}}}"
-    for delay in facts.delays():
+    for delay in facts.source.each(facts.delays()):
         if delay.seconds >= timeout:
             yield Finding(
                 f"{_delayed(delay)}; the visibility timeout is {timeout:g} s",
@@ -452,7 +452,7 @@ def countdown_beyond_consumer_timeout(facts: Facts) -> Iterator[Finding]:
     If the timeout ends first, the worker exits (up to 4.2) or receives the task again (4.3).
     """
     queues = {queue.name: queue for queue in facts.queues}
-    for delay in facts.delays():
+    for delay in facts.source.each(facts.delays()):
         for queue in [queues[delay.queue]] if delay.queue in queues else queues.values():
             timeout = _consumer_timeout_s(facts, queue)
             if timeout is not None and delay.seconds >= timeout and not facts.delays_natively(queue.name):
@@ -788,7 +788,7 @@ def sent_at_import(facts: Facts) -> Iterator[Finding]:
     A web server that loads the application before it forks has a connection to the broker then. Without repot its
     children share it: on RabbitMQ messages are sent twice, get lost, or `delay` hangs.
     """
-    for location in facts.source.import_sends:
+    for location in facts.source.each(facts.source.import_sends):
         yield Finding("a task is sent when the module is imported", location=location)
 
 
@@ -818,7 +818,7 @@ def retry_repeats_effect(facts: Facts) -> Iterator[Finding]:
         if task.guarded:
             # its policy says what an open outcome means: Policy.uncertain
             continue
-        found = (_repetition(task, one) for one in facts.source.effects if one.task == task.name)
+        found = (_repetition(task, one) for one in facts.source.each(facts.source.effects) if one.task == task.name)
         repeated = next((one for one in found if one), None)
         if repeated:
             yield repeated
@@ -868,8 +868,8 @@ def _repetition(task: TaskFacts, effect: Effect) -> Finding | None:
 
 def _guarded_writes(facts: Facts) -> Iterator[tuple[TaskFacts, DatabaseWrite]]:
     """Yield the guarded tasks that write rows outside `self.transaction()`, with the first such call."""
-    for task in facts.tasks:
-        write = next((one for one in facts.source.writes if task.guarded and one.task == task.name), None)
+    for task in (one for one in facts.tasks if one.guarded):
+        write = next((one for one in facts.source.each(facts.source.writes) if one.task == task.name), None)
         if write:
             yield task, write
 

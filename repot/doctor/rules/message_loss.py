@@ -191,7 +191,7 @@ def reject_deletes_on_redis(facts: Facts) -> Iterator[Finding]:
 
     Redis has none: kombu deletes the message.
     """
-    for location in facts.source.rejects:
+    for location in facts.source.each(facts.source.rejects):
         yield Finding("Reject without requeue", location=location)
 
 
@@ -244,6 +244,8 @@ def no_native_delay(facts: Facts) -> Iterator[Finding]:
         if quorum and not facts.delays_natively(queue.name) and not delays.isdisjoint({"", queue.name}):
             kind = queue.exchange_type
             yield Finding(f"{queue.name!r} is bound to the {kind} exchange {queue.exchange!r}, and tasks are delayed")
+    if quorum:
+        facts.source.require_all()
 
 
 @rule(
@@ -358,6 +360,7 @@ def results_expire_while_awaited(facts: Facts) -> Iterator[Finding]:
     needed = facts.longest_run_s + facts.longest_countdown_s()
     if facts.keeps_results and expires and expires < needed:
         yield Finding(f"results expire after {expires:g} s, tasks take up to {needed:g} s", setting="result_expires")
+    facts.source.require_all()
 
 
 @rule(
@@ -440,7 +443,7 @@ def revocations_forgotten(facts: Facts) -> Iterator[Finding]:
 
     If all of them restart, a task that was revoked while it waited runs.
     """
-    if not facts.source.revokes:
+    if not any(facts.source.each(facts.source.revokes)):
         return
     for worker in facts.workers():
         if not worker.has("statedb"):
@@ -518,7 +521,7 @@ def sent_before_the_commit(facts: Facts) -> Iterator[Finding]:
     If the transaction is rolled back, the task runs for rows that never were. A task that is sent after the commit is
     lost if the process dies in between; one that is sent with the commit is not.
     """
-    for sent in facts.source.early_sends:
+    for sent in facts.source.each(facts.source.early_sends):
         yield Finding(f"{sent.name} is sent {sent.where}", location=sent.location)
 
 

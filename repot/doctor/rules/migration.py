@@ -60,7 +60,7 @@ def priorities_turn_round(facts: Facts) -> Iterator[Finding]:
     for task in facts.tasks:
         if task.priority is not None and task.priority != facts["task_default_priority"]:
             yield Finding(f"has the priority {task.priority}", task=task.name)
-    for call in facts.source.calls:
+    for call in facts.source.each(facts.source.calls):
         if call.priority is not None:
             yield Finding(f"sends with the priority {call.priority}", location=call.location)
 

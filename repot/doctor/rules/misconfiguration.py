@@ -265,7 +265,7 @@ def misused_call(facts: Facts) -> Iterator[Finding]:
 
     The task fails with a TypeError instead of being retried, or runs at another time than written.
     """
-    for misuse in facts.source.misuses:
+    for misuse in facts.source.each(facts.source.misuses):
         yield Finding(misuse.what, location=misuse.location)
 
 
@@ -499,7 +499,7 @@ def chord_without_store(facts: Facts) -> Iterator[Finding]:
     if not backend.startswith(("rpc", "disabled")):
         return
     which = "rpc://" if backend.startswith("rpc") else "no result backend"
-    for location in facts.source.chords:
+    for location in facts.source.each(facts.source.chords):
         if not _OF_TESTS.search(location.file):
             yield Finding(f"a chord cannot be sent with {which}", setting="result_backend", location=location)
 

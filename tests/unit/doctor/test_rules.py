@@ -2106,6 +2106,24 @@ def test_a_silent_broker_changes_no_verdict(case: Case) -> None:
     assert silent.not_judged == ()
 
 
+def is_in_code(case: Case) -> bool:
+    return not judge(replace(case.bad(), source=SourceFacts()), case.rule).findings
+
+
+@pytest.mark.parametrize("case", [case for case in JUDGED if is_in_code(case)], ids=str)
+def test_what_may_be_in_code_that_was_not_read_is_not_judged(case: Case) -> None:
+    """A rule that finds nothing says so of all code, and an exit code would be green."""
+    bad = case.bad()
+    unread = "shop/tasks.py is in the syntax of another Python"
+    (left_out,) = judge(replace(bad, source=SourceFacts(unread=unread)), case.rule).not_judged
+    assert left_out.reason == f"not all of the project's code was read: {unread}"
+    found, partly = (
+        [one.finding.message for one in judge(replace(bad, source=source), case.rule).findings]
+        for source in (bad.source, replace(bad.source, unread=unread))
+    )
+    assert found == partly
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_a_fix_is_printed_as_it_is_written(name: str) -> None:
     """But for the password of an address: a masked command cannot be pasted."""

@@ -103,7 +103,7 @@ def test_a_module_that_is_not_loaded_is_read_for_what_it_sends(project: Callable
     (tmp_path / "venv" / "x.py").write_text("def view(task):\n    task.apply_async(countdown=99999)\n")
     facts = project("@app.task(shared=False)\ndef bill(): ...\n")
     assert [(call.location.file, call.countdown_s) for call in facts.source.calls] == [("web/views.py", 9000)]
-    assert facts.source.complete
+    assert facts.source.unread == ""
 
 
 def test_a_delay_of_an_unknown_task(project: Callable[[str], Facts]) -> None:
